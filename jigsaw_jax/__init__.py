@@ -1,0 +1,1 @@
+"""Reinforcement learning with verifiable rewards on JAX, streamed group by group."""

@@ -1,0 +1,1 @@
+"""Problem sources, tokenizers and chat templates."""

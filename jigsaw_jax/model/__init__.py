@@ -1,0 +1,1 @@
+"""The flax.nnx decoder, its logical axes and its weight formats."""

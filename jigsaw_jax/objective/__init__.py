@@ -1,0 +1,1 @@
+"""Pure jnp pieces of the policy-gradient objective, one concept a file."""

@@ -1,0 +1,1 @@
+"""(problem, completion) to score, and the killable process pool that runs it."""

@@ -1,0 +1,1 @@
+"""Shells that drive the scheduling machines: threads, devices, clock. They decide nothing."""

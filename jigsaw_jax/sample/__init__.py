@@ -1,0 +1,1 @@
+"""The sampler's device side: engine, KV cache, decode loop, sampling."""

@@ -1,0 +1,1 @@
+"""Host decisions as deterministic state machines: `apply(event) -> effects`."""

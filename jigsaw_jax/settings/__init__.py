@@ -1,0 +1,32 @@
+"""Frozen settings of a run, checked where they are made; plain Python, no gin."""
+
+from jigsaw_jax.settings.model import Decoder, Tokenizer, Weights
+from jigsaw_jax.settings.objective import Objective, Optimizer
+from jigsaw_jax.settings.run import (
+    Data,
+    Evaluation,
+    Mesh,
+    Reward,
+    Store,
+    Train,
+    WarmUp,
+)
+from jigsaw_jax.settings.work import Learner, Pipeline, Sampler
+
+__all__ = [
+    "Data",
+    "Decoder",
+    "Evaluation",
+    "Learner",
+    "Mesh",
+    "Objective",
+    "Optimizer",
+    "Pipeline",
+    "Reward",
+    "Sampler",
+    "Store",
+    "Tokenizer",
+    "Train",
+    "WarmUp",
+    "Weights",
+]

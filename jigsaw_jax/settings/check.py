@@ -1,0 +1,31 @@
+"""The few checks that every settings class shares."""
+
+from collections.abc import Iterable
+
+
+def one_of(name: str, value: str, allowed: Iterable[str]) -> None:
+    """Raise ValueError unless `value` is one of `allowed`."""
+    choices = sorted(allowed)
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def at_least(name: str, value: float, least: float) -> None:
+    """Raise ValueError unless `value >= least` (NaN is refused)."""
+    if not value >= least:
+        raise ValueError(f"{name} must be at least {least}, got {value!r}")
+
+
+def above(name: str, value: float, bound: float) -> None:
+    """Raise ValueError unless `value > bound` (NaN is refused)."""
+    if not value > bound:
+        raise ValueError(f"{name} must be greater than {bound}, got {value!r}")
+
+
+def divides(divisor_name: str, divisor: int, name: str, value: int) -> None:
+    """Raise ValueError unless `divisor` divides `value`."""
+    if value % divisor:
+        raise ValueError(
+            f"{name} must be a multiple of {divisor_name} = {divisor}, got {value!r}; "
+            f"take {value - value % divisor} or {value + divisor - value % divisor}"
+        )

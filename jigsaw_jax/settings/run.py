@@ -1,0 +1,249 @@
+"""A whole run: data, reward, evaluation, store, mesh, and `Train` that joins them."""
+
+import dataclasses
+
+from jigsaw_jax.settings import check
+from jigsaw_jax.settings.model import Decoder, Tokenizer, Weights
+from jigsaw_jax.settings.objective import Objective, Optimizer
+from jigsaw_jax.settings.work import Learner, Pipeline, Sampler
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Data:
+    """Problems and how they are split.
+
+    Attributes:
+      source: "reasoning_gym" or "jsonl".
+      task: the reasoning-gym task's name; for JSONL the name given to the problems.
+      options: the task's own settings, for example {"min_terms": 2}.
+      path: of the JSONL file of {"prompt", "answer"} objects.
+      size: problems of the training split (reasoning-gym).
+      held_out: problems of the held-out split, never trained.
+      seed: of the generator and of the shuffle.
+      template: prompt text with one {prompt} place.
+    """
+
+    source: str = "reasoning_gym"
+    task: str = "chain_sum"
+    options: dict = dataclasses.field(default_factory=dict)
+    path: str | None = None
+    size: int = 10_000
+    held_out: int = 200
+    seed: int = 0
+    template: str = "{prompt}"
+
+    def __post_init__(self):
+        check.one_of("Data.source", self.source, ("reasoning_gym", "jsonl"))
+        if (self.source == "jsonl") != (self.path is not None):
+            raise ValueError(
+                "Data.path must be set exactly where Data.source is 'jsonl', "
+                f"got source {self.source!r} and path {self.path!r}"
+            )
+        check.at_least("Data.size", self.size, 1)
+        check.at_least("Data.held_out", self.held_out, 0)
+        if self.template.count("{prompt}") != 1:
+            raise ValueError(
+                "Data.template must hold {prompt} exactly once, "
+                f"got {self.template!r}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reward:
+    """How completions are scored.
+
+    Attributes:
+      weights: reward name to weight; the value is the weighted sum. Names: "exact",
+        "numeric", "reasoning_gym", "math_verify", "multiple_choice", "format",
+        "lowercase_share", "task" (our strict scorer of the task).
+      processes: of the pool; 0 scores on the calling thread (trusted rewards only).
+      timeout_s: wall limit of one score.
+      shuffled: give each score to another sample: a control that must not learn.
+      format_pattern: regular expression of the "format" reward.
+    """
+
+    weights: dict = dataclasses.field(default_factory=lambda: {"task": 1.0})
+    processes: int = 1
+    timeout_s: float = 5.0
+    shuffled: bool = False
+    format_pattern: str = r"(?s).*<answer>.*</answer>\s*"
+
+    def __post_init__(self):
+        if not self.weights:
+            raise ValueError("Reward.weights must name a reward, got {}")
+        check.at_least("Reward.processes", self.processes, 0)
+        check.above("Reward.timeout_s", self.timeout_s, 0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WarmUp:
+    """Supervised warm-up on (prompt, solution) pairs before the first round.
+
+    Attributes:
+      updates: optimizer steps; 0 is none.
+      batch: pairs a step.
+      learning_rate: constant after a short linear start.
+      solution: text with one {answer} place.
+    """
+
+    updates: int = 0
+    batch: int = 64
+    learning_rate: float = 1e-3
+    solution: str = "{answer}"
+
+    def __post_init__(self):
+        check.at_least("WarmUp.updates", self.updates, 0)
+        check.at_least("WarmUp.batch", self.batch, 1)
+        check.above("WarmUp.learning_rate", self.learning_rate, 0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Evaluation on the held-out split.
+
+    Attributes:
+      every: updates between evaluations; 0 evaluates at the start and the end only,
+        and -1 never.
+      problems: how many of the held-out split; 0 takes all.
+      samples: completions a problem.
+      k: the k of pass@k; each at most `samples`.
+      temperature: 0 is greedy.
+      top_k: as in Sampler.
+      top_p: as in Sampler.
+      threshold: a completion passes when its value is at least this.
+    """
+
+    every: int = 0
+    problems: int = 0
+    samples: int = 1
+    k: tuple[int, ...] = (1,)
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    threshold: float = 1.0
+
+    def __post_init__(self):
+        check.at_least("Evaluation.every", self.every, -1)
+        check.at_least("Evaluation.samples", self.samples, 1)
+        for k in self.k:
+            if not 1 <= k <= self.samples:
+                raise ValueError(
+                    "Evaluation.k must be between 1 and Evaluation.samples = "
+                    f"{self.samples}, got {k!r}"
+                )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Store:
+    """What a run leaves behind.
+
+    Attributes:
+      checkpoint_every: updates between checkpoints; the last update always has one.
+      checkpoints_kept: K newest.
+      rollouts_every: updates between updates whose samples are written.
+      tensorboard: write TensorBoard files.
+    """
+
+    checkpoint_every: int = 10
+    checkpoints_kept: int = 2
+    rollouts_every: int = 1
+    tensorboard: bool = True
+
+    def __post_init__(self):
+        for name in ("checkpoint_every", "checkpoints_kept", "rollouts_every"):
+            check.at_least(f"Store.{name}", getattr(self, name), 1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mesh:
+    """Devices of the learner and of the sampler.
+
+    Attributes:
+      data: learner devices on the data axis.
+      fsdp: learner devices on the fsdp axis.
+      tensor: learner devices on the tensor axis.
+      sampler_tensor: sampler devices on its tensor axis.
+      shared: sampler and learner take turns on the same devices.
+    """
+
+    data: int = 1
+    fsdp: int = 1
+    tensor: int = 1
+    sampler_tensor: int = 1
+    shared: bool = False
+
+    def __post_init__(self):
+        for name in ("data", "fsdp", "tensor", "sampler_tensor"):
+            check.at_least(f"Mesh.{name}", getattr(self, name), 1)
+
+    @property
+    def learner_devices(self) -> int:
+        """How many devices the learner's mesh has."""
+        return self.data * self.fsdp * self.tensor
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Train:
+    """One run.
+
+    Attributes:
+      updates: optimizer updates of the run, skipped ones included.
+      seed: of the whole run.
+      pipeline_name: names this run's policy, data and ids.
+      decoder: the policy's shape.
+      weights: its first weights.
+      tokenizer: text to tokens.
+      data: problems.
+      reward: scores.
+      sampler: the engine.
+      learner: batch shapes.
+      objective: what is optimised.
+      optimizer: how.
+      pipeline: rounds and admission.
+      warm_up: supervised start.
+      evaluation: held-out accuracy.
+      store: checkpoints and logs.
+      mesh: devices.
+    """
+
+    updates: int
+    decoder: Decoder
+    seed: int = 0
+    pipeline_name: str = "main"
+    weights: Weights = dataclasses.field(default_factory=Weights)
+    tokenizer: Tokenizer = dataclasses.field(default_factory=Tokenizer)
+    data: Data = dataclasses.field(default_factory=Data)
+    reward: Reward = dataclasses.field(default_factory=Reward)
+    sampler: Sampler = dataclasses.field(default_factory=Sampler)
+    learner: Learner = dataclasses.field(default_factory=Learner)
+    objective: Objective = dataclasses.field(default_factory=Objective)
+    optimizer: Optimizer = dataclasses.field(default_factory=Optimizer)
+    pipeline: Pipeline = dataclasses.field(default_factory=Pipeline)
+    warm_up: WarmUp = dataclasses.field(default_factory=WarmUp)
+    evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
+    store: Store = dataclasses.field(default_factory=Store)
+    mesh: Mesh = dataclasses.field(default_factory=Mesh)
+
+    def __post_init__(self):
+        check.at_least("Train.updates", self.updates, 1)
+        check.divides(
+            "Mesh.data x Mesh.fsdp",
+            self.mesh.data * self.mesh.fsdp,
+            "Learner.rows",
+            self.learner.rows,
+        )
+        check.at_least(
+            "Learner.row_tokens", self.learner.row_tokens, self.sampler.length_max
+        )
+        if self.sampler.top_k or self.sampler.top_p < 1:
+            raise ValueError(
+                "Sampler.top_k must be 0 and Sampler.top_p 1 in training (the learner "
+                f"sees the whole distribution), got {self.sampler.top_k!r} and "
+                f"{self.sampler.top_p!r}; Evaluation.top_k and top_p are free"
+            )
+        check.above("Sampler.temperature", self.sampler.temperature, 0)
+        if self.pipeline.mode == "async" and self.objective.old_policy == "recompute":
+            raise ValueError(
+                "Objective.old_policy must be 'sampler' in mode 'async' (one group "
+                "has tokens of several versions), got 'recompute'"
+            )

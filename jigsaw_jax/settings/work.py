@@ -1,0 +1,155 @@
+"""How sampler, learner and the pipeline between them work."""
+
+import dataclasses
+
+from jigsaw_jax.settings import check
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sampler:
+    """The engine and the distribution it draws from.
+
+    Attributes:
+      slots: sequences decoded together.
+      prompt_buckets: prompt lengths that prompts are padded to, ascending.
+      new_tokens_max: cap on sampled tokens, the stop token included.
+      steps_per_call: decode steps in one device call.
+      temperature: of the logits; 0 is greedy and refused in training.
+      top_k: keep the k likeliest tokens; 0 keeps all.
+      top_p: keep the smallest set of at least this mass; 1 keeps all.
+      stop_tokens: ids that end a completion; empty takes the tokenizer's own, and
+        (-1,) means none.
+    """
+
+    slots: int = 32
+    prompt_buckets: tuple[int, ...] = (32,)
+    new_tokens_max: int = 64
+    steps_per_call: int = 8
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    stop_tokens: tuple[int, ...] = ()
+
+    def __post_init__(self):
+        for name in ("slots", "new_tokens_max", "steps_per_call"):
+            check.at_least(f"Sampler.{name}", getattr(self, name), 1)
+        buckets = self.prompt_buckets
+        if not buckets or list(buckets) != sorted(set(buckets)) or buckets[0] < 1:
+            raise ValueError(
+                "Sampler.prompt_buckets must be ascending positive lengths, "
+                f"got {buckets!r}"
+            )
+        check.at_least("Sampler.temperature", self.temperature, 0)
+        check.at_least("Sampler.top_k", self.top_k, 0)
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"Sampler.top_p must be in (0, 1], got {self.top_p!r}")
+
+    @property
+    def length_max(self) -> int:
+        """Tokens of the longest trajectory, prompt included."""
+        return self.prompt_buckets[-1] + self.new_tokens_max
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Learner:
+    """The shapes of a training batch.
+
+    Attributes:
+      rows: packed rows of a full micro-batch; a multiple of data x fsdp devices.
+      row_tokens: tokens of a row; at least the longest trajectory.
+      row_shapes: how many fixed shapes there are: rows, rows / 2, rows / 4, ...
+      min_fill: share of a shape's rows that should be in use before it is chosen.
+      logprob_chunk: tokens whose logits exist at once; 0 takes all.
+      remat: recompute activations of a layer in the backward pass.
+    """
+
+    rows: int = 16
+    row_tokens: int = 256
+    row_shapes: int = 2
+    min_fill: float = 0.5
+    logprob_chunk: int = 0
+    remat: bool = False
+
+    def __post_init__(self):
+        for name in ("rows", "row_tokens", "row_shapes"):
+            check.at_least(f"Learner.{name}", getattr(self, name), 1)
+        check.at_least("Learner.logprob_chunk", self.logprob_chunk, 0)
+        if not 0 <= self.min_fill <= 1:
+            raise ValueError(
+                f"Learner.min_fill must be in [0, 1], got {self.min_fill!r}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """Rounds, admission and what happens to groups.
+
+    Attributes:
+      mode: "sync" (all is sampled, then all is trained), "stream" (a group trains
+        when it is complete) or "async" (bounded staleness).
+      groups_per_round: R.
+      samples_per_group: G.
+      groups_per_update: U; divides R.
+      staleness_max: S, in versions; "async" only.
+      admission: "fifo", "frontier_strict" or "frontier_priority".
+      frontier_groups: F.
+      filter: of groups whose rewards are all equal: "drop" or "keep".
+      redraws_max: times that a dropped group's prompt is drawn anew.
+      empty_rounds_max: rounds in a row with nothing to train before the run stops.
+      attempts_max: deliveries of one draw before it is dropped.
+      reduction: "arrival", or "ordered" (bitwise repeatable).
+      token_budget: tokens of the groups in one hand-off; 0 takes all that wait.
+      prefetch_groups: prompts asked for ahead of admission, in groups.
+    """
+
+    mode: str = "stream"
+    groups_per_round: int = 8
+    samples_per_group: int = 8
+    groups_per_update: int = 8
+    staleness_max: int = 0
+    admission: str = "frontier_priority"
+    frontier_groups: int = 2
+    filter: str = "drop"
+    redraws_max: int = 0
+    empty_rounds_max: int = 20
+    attempts_max: int = 3
+    reduction: str = "arrival"
+    token_budget: int = 0
+    prefetch_groups: int = 0
+
+    def __post_init__(self):
+        rules = {
+            "mode": ("sync", "stream", "async"),
+            "admission": ("fifo", "frontier_strict", "frontier_priority"),
+            "filter": ("drop", "keep"),
+            "reduction": ("arrival", "ordered"),
+        }
+        for name, allowed in rules.items():
+            check.one_of(f"Pipeline.{name}", getattr(self, name), allowed)
+        for name in (
+            "groups_per_round",
+            "groups_per_update",
+            "frontier_groups",
+            "empty_rounds_max",
+            "attempts_max",
+        ):
+            check.at_least(f"Pipeline.{name}", getattr(self, name), 1)
+        check.at_least("Pipeline.samples_per_group", self.samples_per_group, 2)
+        for name in (
+            "staleness_max",
+            "redraws_max",
+            "token_budget",
+            "prefetch_groups",
+        ):
+            check.at_least(f"Pipeline.{name}", getattr(self, name), 0)
+        check.divides(
+            "Pipeline.groups_per_update (U)",
+            self.groups_per_update,
+            "Pipeline.groups_per_round (R)",
+            self.groups_per_round,
+        )
+        if self.staleness_max and self.mode != "async":
+            raise ValueError(
+                "Pipeline.staleness_max must be 0 unless Pipeline.mode is 'async', "
+                f"got {self.staleness_max!r} in mode {self.mode!r}"
+            )

@@ -1,0 +1,1 @@
+"""Everything that touches files: checkpoints, journal, metrics, traces, rollouts."""

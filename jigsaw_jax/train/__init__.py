@@ -1,0 +1,1 @@
+"""The learner's device side: state, packing, gradient accumulation, update."""

@@ -1,0 +1,18 @@
+"""The dimension key and the array types of device code.
+
+Arrays end in their dimensions: `logits_BTV`. The suffix is the logical shape.
+
+P prompts, G completions a prompt, B sequences or slots, R packed rows of a batch,
+T query positions, S key positions, V vocabulary, D model, F hidden,
+N query heads, K key-value heads, Q query heads a key-value head (N = K * Q),
+H head size, L layers, E entries of a group axis, C stop tokens, X one key's words.
+"""
+
+from typing import Any
+
+import jax
+from jaxtyping import Array, Bool, Float, Int, PyTree, UInt32
+
+__all__ = ["Array", "Bool", "Float", "Int", "Params", "PyTree", "UInt32"]
+
+Params = PyTree[jax.Array] | Any

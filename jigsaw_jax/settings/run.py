@@ -13,7 +13,8 @@ class Data:
     """Problems and how they are split.
 
     Attributes:
-      source: "reasoning_gym" or "jsonl".
+      source: "reasoning_gym", "jsonl" or "random_bytes" (prompts of random byte
+        tokens, for benches: no data set, no template, no answer).
       task: the reasoning-gym task's name; for JSONL the name given to the problems.
       options: the task's own settings, for example {"min_terms": 2}.
       path: of the JSONL file of {"prompt", "answer"} objects.
@@ -21,6 +22,7 @@ class Data:
       held_out: problems of the held-out split, never trained.
       seed: of the generator and of the shuffle.
       template: prompt text with one {prompt} place.
+      prompt_tokens: length of each "random_bytes" prompt.
     """
 
     source: str = "reasoning_gym"
@@ -31,9 +33,12 @@ class Data:
     held_out: int = 200
     seed: int = 0
     template: str = "{prompt}"
+    prompt_tokens: int = 32
 
     def __post_init__(self):
-        check.one_of("Data.source", self.source, ("reasoning_gym", "jsonl"))
+        check.one_of(
+            "Data.source", self.source, ("reasoning_gym", "jsonl", "random_bytes")
+        )
         if (self.source == "jsonl") != (self.path is not None):
             raise ValueError(
                 "Data.path must be set exactly where Data.source is 'jsonl', "
@@ -41,6 +46,7 @@ class Data:
             )
         check.at_least("Data.size", self.size, 1)
         check.at_least("Data.held_out", self.held_out, 0)
+        check.at_least("Data.prompt_tokens", self.prompt_tokens, 1)
         if self.template.count("{prompt}") != 1:
             raise ValueError(
                 "Data.template must hold {prompt} exactly once, "

@@ -1,0 +1,121 @@
+"""The rollout log: what was sampled for each update, one JSON line a completion."""
+
+import concurrent.futures
+import json
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from jigsaw_jax.records import Group
+from jigsaw_jax.store import files
+
+
+def rollout_rows(
+    group: Group,
+    *,
+    update: int,
+    texts: Sequence[str],
+    advantages: Sequence[float] | None = None,
+    pieces: Sequence[Sequence[str]] | None = None,
+) -> list[dict[str, Any]]:
+    """One JSON object for each completion of a group.
+
+    Args:
+      group: what the learner took.
+      update: that trained it.
+      texts: the completions' text, by sample.
+      advantages: by sample, where known.
+      pieces: each completion's tokens as text, by sample, where known; the report
+        shades them by logprob.
+
+    Returns:
+      Rows with the fields that docs/run_folder.md lists.
+    """
+    rows = []
+    for index, (sample, score) in enumerate(
+        zip(group.samples, group.scores, strict=True)
+    ):
+        row = {
+            "update": update,
+            "uid": sample.id.uid,
+            "draw": sample.id.draw,
+            "sample": sample.id.sample,
+            "attempt": sample.attempt,
+            "order": group.order,
+            "task": group.prompt.task,
+            "prompt": group.prompt.text,
+            "answer": group.prompt.answer,
+            "text": texts[index],
+            "segments": [_segment(segment) for segment in sample.segments],
+            "reward": score.value,
+            "parts": dict(score.parts),
+            "failure": score.failure,
+            "finish": sample.finish_reason.value,
+        }
+        if advantages is not None:
+            row["advantage"] = round(float(advantages[index]), 6)
+        if pieces is not None:
+            row["pieces"] = list(pieces[index])
+        rows.append(row)
+    return rows
+
+
+class RolloutLog:
+    """Writes rollouts/update-000012.jsonl, each file whole or not at all.
+
+    Args:
+      directory: of the files; made at the first write.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self._directory = pathlib.Path(directory)
+        # One thread: encoding must not delay the pipeline, and order is kept.
+        self._pool = concurrent.futures.ThreadPoolExecutor(1, "rollout-log")
+        self._writes: list[concurrent.futures.Future[None]] = []
+
+    def write(self, update: int, rows: Sequence[dict[str, Any]]) -> None:
+        """Write an update's rows in the background; a file that exists is replaced.
+
+        Raises:
+          StoreError: if an earlier write failed.
+        """
+        self._check(wait=False)
+        self._writes.append(self._pool.submit(self._write, update, list(rows)))
+
+    def flush(self) -> None:
+        """Wait until everything is written.
+
+        Raises:
+          StoreError: if a write failed.
+        """
+        self._check(wait=True)
+
+    def close(self) -> None:
+        """Flush and stop the background thread."""
+        try:
+            self.flush()
+        finally:
+            self._pool.shutdown()
+
+    def _check(self, *, wait: bool) -> None:
+        waiting = []
+        for write in self._writes:
+            if wait or write.done():
+                write.result()
+            else:
+                waiting.append(write)
+        self._writes = waiting
+
+    def _write(self, update: int, rows: list[dict[str, Any]]) -> None:
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        files.write_text(self._directory / f"update-{update:06d}.jsonl", text)
+
+
+def _segment(segment: Any) -> dict[str, Any]:
+    return {
+        "is_sampled": segment.is_sampled,
+        "tokens": list(segment.tokens),
+        "logprobs": [round(float(value), 6) for value in segment.logprobs],
+        "versions": list(segment.versions),
+    }

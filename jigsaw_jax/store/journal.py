@@ -47,10 +47,11 @@ class EventLog:
         self._pending: collections.deque[dict[str, Any]] = collections.deque()
         self._writing = threading.Lock()
         self._closed = threading.Event()
+        self._unwritten = b""
         self._error: OSError | None = None
         try:
             files.cut(self._path, files.whole_lines_size(self._path))
-            self._file = self._path.open("a", encoding="utf-8")
+            self._file = self._path.open("ab", buffering=0)
         except OSError as error:
             reason = error.strerror or error
             raise StoreError(f"cannot write {self._path}: {reason}") from error
@@ -101,7 +102,7 @@ class EventLog:
         """Write everything recorded so far and hand it to the operating system.
 
         Raises:
-          StoreError: if this or an earlier write failed; the events stay queued.
+          StoreError: if the disk refuses them; they stay queued for the next try.
         """
         self._write()
         if self._error is not None:
@@ -125,14 +126,14 @@ class EventLog:
 
     def _write(self) -> None:
         with self._writing:
-            # Only what is there now: another thread may append without end.
-            count = len(self._pending)
-            if not count:
-                return
-            batch = [self._pending.popleft() for _ in range(count)]
+            # Only what is there now: other threads may append without end.
+            batch = [self._pending.popleft() for _ in range(len(self._pending))]
+            lines = "".join(_encode(event) + "\n" for event in batch)
+            self._unwritten += lines.encode()
             try:
-                self._file.write("".join(_encode(event) + "\n" for event in batch))
-                self._file.flush()
+                while self._unwritten:
+                    written = self._file.write(self._unwritten)
+                    self._unwritten = self._unwritten[written:]
                 self._error = None
             except OSError as error:
                 self._error = error

@@ -2,6 +2,7 @@
 
     config.gin        the operative configuration
     metrics.jsonl     one record an update
+    evaluations.jsonl one record an evaluation
     events.jsonl      every interval and mark of the pipeline, with its clock
     rollouts/         update-000012.jsonl: what was sampled for that update
     summary.json      the run in a few numbers
@@ -23,7 +24,7 @@ from typing import Any, Protocol
 from jigsaw_jax.store import files
 from jigsaw_jax.store.files import StoreError
 
-LOGS = ("metrics.jsonl", "events.jsonl")
+LOGS = ("metrics.jsonl", "events.jsonl", "evaluations.jsonl")
 
 
 class Log(Protocol):
@@ -61,6 +62,11 @@ class RunDir:
     def events(self) -> pathlib.Path:
         """Every interval and mark."""
         return self.path / "events.jsonl"
+
+    @property
+    def evaluations(self) -> pathlib.Path:
+        """One record an evaluation."""
+        return self.path / "evaluations.jsonl"
 
     @property
     def rollouts(self) -> pathlib.Path:

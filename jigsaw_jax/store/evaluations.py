@@ -19,7 +19,7 @@ class EvaluationLog:
       path: of evaluations.jsonl; its directory must exist.
     """
 
-    def __init__(self, path: str | os.PathLike[str]):
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = pathlib.Path(path)
         files.cut(self._path, files.whole_lines_size(self._path))
 

@@ -21,7 +21,7 @@ import os
 import pathlib
 from typing import Any, Protocol
 
-from jigsaw_jax.store import files
+from jigsaw_jax.store import files, metrics
 from jigsaw_jax.store.files import StoreError
 
 LOGS = ("metrics.jsonl", "events.jsonl", "evaluations.jsonl")
@@ -140,8 +140,9 @@ class RunDir:
         files.write_text(self.config, text)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        """Write summary.json atomically."""
-        files.write_json(self.summary, summary)
+        """Write summary.json atomically; NaN and infinity are written as null."""
+        plain = {name: metrics.plain(value) for name, value in summary.items()}
+        files.write_json(self.summary, plain)
 
     def offsets(self, *logs: Log) -> dict[str, int]:
         """Flush `logs`, then give the size of every append-only log by file name."""

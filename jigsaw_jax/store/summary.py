@@ -1,97 +1,48 @@
-"""summary.json and the interval arithmetic behind its times: pure functions.
+"""The interval arithmetic behind a run's times, and its peak memory.
 
 An interval is (start_s, end_s) on one clock. Wherever intervals overlap, as those of
 decode slots do, the time counts once.
 """
 
-import dataclasses
+import math
 import os
 import pathlib
 import resource
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
-
-from jigsaw_jax.store.metrics import plain
 
 Interval = tuple[float, float]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Summary:
-    """A run in a few numbers; None where there is nothing to tell.
-
-    Attributes:
-      updates: optimizer updates that are through, skipped ones included.
-      rounds: rounds that are through.
-      versions: weight versions published, the first included.
-      groups_committed: groups in durable updates.
-      groups_dropped: groups that ended untrained, by reason.
-      eval_accuracy_first: held-out accuracy before the first update.
-      eval_accuracy_last: held-out accuracy of the last evaluation.
-      sampled_tokens_per_s: while the sampler ran, first update excluded.
-      loop_tokens_per_s: sampled tokens over the wall time of all but the first update.
-      trainer_wait_ratio: wait / (wait + compute) of the whole run.
-      rollout_to_train_end_s_median: over rounds.
-      first_step_s: from the start of the loop to the end of the first update.
-      process_start_to_first_step_s: the same from the start of the process.
-      compilations_after_warmup: of any device program after the first update.
-      logprob_abs_diff_max: learner against sampler under equal versions.
-      peak_rss_mb: summed over our processes.
-      wall_s: of the whole run.
-    """
-
-    updates: int
-    rounds: int
-    versions: int
-    groups_committed: int
-    groups_dropped: dict[str, int]
-    eval_accuracy_first: float | None
-    eval_accuracy_last: float | None
-    sampled_tokens_per_s: float | None
-    loop_tokens_per_s: float | None
-    trainer_wait_ratio: float | None
-    rollout_to_train_end_s_median: float | None
-    first_step_s: float | None
-    process_start_to_first_step_s: float | None
-    compilations_after_warmup: int
-    logprob_abs_diff_max: float | None
-    peak_rss_mb: float
-    wall_s: float
-
-    def as_json(self, **more: Any) -> dict[str, Any]:
-        """The JSON object, NaN as null; `more` adds fields of the caller's own."""
-        fields = dataclasses.asdict(self) | more
-        return {name: plain(value) for name, value in fields.items()}
-
-
-def merge(intervals: Iterable[Interval]) -> list[Interval]:
+def union(intervals: Iterable[Interval]) -> list[Interval]:
     """The union of intervals as disjoint ones, ascending; empty ones vanish."""
-    union: list[Interval] = []
+    merged: list[Interval] = []
     for start, end in sorted(intervals):
         if end <= start:
             continue
-        if union and start <= union[-1][1]:
-            union[-1] = (union[-1][0], max(union[-1][1], end))
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
         else:
-            union.append((start, end))
-    return union
+            merged.append((start, end))
+    return merged
 
 
-def covered_s(intervals: Iterable[Interval]) -> float:
+def union_s(intervals: Iterable[Interval]) -> float:
     """Seconds that at least one of the intervals covers."""
-    return sum(end - start for start, end in merge(intervals))
+    return math.fsum(end - start for start, end in union(intervals))
 
 
-def clip(intervals: Iterable[Interval], window: Interval) -> list[Interval]:
-    """The parts of intervals inside `window`; what lies outside vanishes."""
-    pairs = ((max(a, window[0]), min(b, window[1])) for a, b in intervals)
+def clipped(
+    intervals: Iterable[Interval], start_s: float, end_s: float
+) -> list[Interval]:
+    """The parts of intervals between two times; what lies outside vanishes."""
+    pairs = ((max(a, start_s), min(b, end_s)) for a, b in intervals)
     return [(start, end) for start, end in pairs if start < end]
 
 
 def overlap_s(some: Iterable[Interval], others: Iterable[Interval]) -> float:
     """Seconds covered by both sets, for example by sampler and learner at once."""
-    left, right = merge(some), merge(others)
+    left, right = union(some), union(others)
     total, i, j = 0.0, 0, 0
     while i < len(left) and j < len(right):
         start = max(left[i][0], right[j][0])
@@ -108,7 +59,7 @@ def trainer_wait_ratio(
     waits: Iterable[Interval], computes: Iterable[Interval]
 ) -> float:
     """Wait / (wait + compute) of the learner; 0 where it did neither."""
-    wait_s, compute_s = covered_s(waits), covered_s(computes)
+    wait_s, compute_s = union_s(waits), union_s(computes)
     both_s = wait_s + compute_s
     return wait_s / both_s if both_s else 0.0
 
@@ -129,24 +80,7 @@ def first_dispatch_s(rollout_start_s: float, trains: Sequence[Interval]) -> floa
 def idle_ratio(busy: Iterable[Interval], window: Interval) -> float:
     """Share of `window` in which none of `busy` was under way; 0 if it is empty."""
     length_s = window[1] - window[0]
-    return 1 - covered_s(clip(busy, window)) / length_s if length_s > 0 else 0.0
-
-
-def tokens_per_s(
-    calls: Iterable[tuple[float, float, int]], *, after_s: float = float("-inf")
-) -> float | None:
-    """Sampled tokens over the time in which the sampler ran, learner beside it or not.
-
-    Args:
-      calls: (start_s, end_s, tokens) of every prefill and decode call.
-      after_s: leave out calls that start before, such as those of the first update.
-
-    Returns:
-      The rate, or None where no call is left.
-    """
-    counted = [call for call in calls if call[0] >= after_s]
-    busy_s = covered_s((start, end) for start, end, _ in counted)
-    return sum(tokens for _, _, tokens in counted) / busy_s if busy_s else None
+    return 1 - union_s(clipped(busy, *window)) / length_s if length_s > 0 else 0.0
 
 
 def peak_rss_mb(pids: Iterable[int] | None = None) -> float:

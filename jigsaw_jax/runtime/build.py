@@ -1,0 +1,109 @@
+"""Builds the heavy objects of a run from its settings, in the order they need."""
+
+import dataclasses
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from jigsaw_jax import mesh as meshes
+from jigsaw_jax.data.source import PromptSource, open_source
+from jigsaw_jax.data.tokenizer import Tokenizer, open_tokenizer
+from jigsaw_jax.model import decoder as model
+from jigsaw_jax.model import gguf
+from jigsaw_jax.runtime.channel import WeightChannel
+from jigsaw_jax.sample.engine import Engine
+from jigsaw_jax.settings import Train
+from jigsaw_jax.train.learner import Learner
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What a run is made of.
+
+    tokenizer: text to tokens and back.
+    source: training problems.
+    held_out: problems for evaluation alone.
+    engine: the sampler's device side.
+    learner: the trainer's.
+    channel: from one to the other.
+    """
+
+    tokenizer: Tokenizer
+    source: PromptSource
+    held_out: PromptSource
+    engine: Engine
+    learner: Learner
+    channel: WeightChannel
+
+
+def build(train: Train) -> Parts:
+    """Everything but the threads; nothing is compiled yet."""
+    tokenizer = open_tokenizer(train.tokenizer)
+    if tokenizer.vocab_size > train.decoder.vocab_size:
+        raise ValueError(
+            "Decoder.vocab_size must be at least the tokenizer's "
+            f"{tokenizer.vocab_size}, got {train.decoder.vocab_size!r}"
+        )
+    learner_mesh, sampler_mesh = meshes.build_meshes(train.mesh, jax.devices())
+    engine = Engine(
+        train.decoder,
+        train.sampler,
+        sampler_mesh,
+        stop_tokens=stop_tokens(train, tokenizer),
+        pad_token=tokenizer.pad_id,
+    )
+    return Parts(
+        tokenizer=tokenizer,
+        source=_open(train, tokenizer, "train"),
+        held_out=_open(train, tokenizer, "held_out"),
+        engine=engine,
+        learner=Learner(train, learner_mesh, first_params(train)),
+        channel=WeightChannel(train.decoder, sampler_mesh),
+    )
+
+
+def stop_tokens(train: Train, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Ids that end a completion; see Sampler.stop_tokens."""
+    chosen = train.sampler.stop_tokens
+    if not chosen:
+        return tuple(tokenizer.stop_ids)
+    return tuple(token for token in chosen if token >= 0)
+
+
+def first_params(train: Train) -> Any:
+    """The weights that the run starts from."""
+    if train.weights.source == "gguf":
+        assert train.weights.path is not None
+        return gguf.load_gguf(train.weights.path, train.decoder)
+    return model.init_params(train.decoder, train.seed)
+
+
+def _open(train: Train, tokenizer: Tokenizer, split: str) -> PromptSource:
+    return open_source(
+        train.data,
+        pipeline=train.pipeline_name,
+        tokenizer=tokenizer,
+        split=split,
+        seed=train.seed,
+    )
+
+
+def side_by_side(*jobs: Callable[[], Any]) -> None:
+    """Run jobs at once and raise the first error; compiling leaves Python free."""
+    errors: list[BaseException] = []
+
+    def run(job: Callable[[], Any]) -> None:
+        try:
+            job()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(job,)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]

@@ -1,0 +1,46 @@
+"""Weights from the learner's mesh to the sampler's, whole or not at all."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from jigsaw_jax import mesh as meshes
+from jigsaw_jax.model import decoder as model
+from jigsaw_jax.settings import Decoder
+
+
+class WeightChannel:
+    """`jax.device_put` between sub-meshes of one runtime; every leaf accounted for."""
+
+    def __init__(self, decoder: Decoder, sampler_mesh: jax.sharding.Mesh):
+        axes = model.logical_axes(decoder)
+        self._shardings = meshes.sharding_tree(sampler_mesh, axes)
+
+    def send(self, params: Any) -> Any:
+        """The same weights, placed as the sampler wants them.
+
+        Raises:
+          ValueError: a leaf has no counterpart on the other side.
+        """
+        sent = leaf_names(params)
+        wanted = leaf_names(self._shardings)
+        if sent != wanted:
+            odd = sorted(sent ^ wanted)
+            raise ValueError(
+                f"weights must match leaf for leaf, got {len(odd)} unmatched: {odd[:5]}"
+            )
+        placed = jax.device_put(params, self._shardings)
+        jax.block_until_ready(placed)
+        return placed
+
+
+def leaf_names(tree: Any) -> set[str]:
+    """The path of every leaf."""
+    paths, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path) for path, _ in paths}
+
+
+def tree_bytes(tree: Any) -> int:
+    """Bytes of all leaves."""
+    return sum(np.dtype(x.dtype).itemsize * x.size for x in jax.tree.leaves(tree))

@@ -1,0 +1,141 @@
+"""Accuracy and pass@k on the held-out split, with the run's own engine and reward."""
+
+import dataclasses
+import queue
+from collections.abc import Callable, Sequence
+
+from jigsaw_jax.data.source import PromptSource
+from jigsaw_jax.data.tokenizer import Tokenizer
+from jigsaw_jax.records import Prompt, Sample, SampleId, Score
+from jigsaw_jax.reward.pass_at_k import pass_at_k
+from jigsaw_jax.runtime.sampler import request_for
+from jigsaw_jax.sample.loop import SampleLoop, SampleRequest
+from jigsaw_jax.settings import Sampler, Train
+
+Submit = Callable[[Prompt, str, Callable[[Score], None]], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Result:
+    """What an evaluation found.
+
+    accuracy: mean over problems of the share of completions that pass.
+    pass_at: k to the unbiased pass@k, averaged over problems.
+    problems: that were scored.
+    missing: completions whose reward failed; they count as not passed.
+    version_min: oldest weights that wrote a token of it.
+    version_max: newest.
+    """
+
+    accuracy: float
+    pass_at: dict[int, float]
+    problems: int
+    missing: int
+    version_min: int
+    version_max: int
+
+    def metrics(self) -> dict[str, float]:
+        """As logged."""
+        named = {"eval/accuracy": self.accuracy, "eval/missing": self.missing}
+        named |= {f"eval/pass@{k}": v for k, v in self.pass_at.items()}
+        return named | {
+            "eval/version_min": self.version_min,
+            "eval/version_max": self.version_max,
+        }
+
+
+class Evaluator:
+    """Makes the same requests every time and joins the answers by identity.
+
+    Its identities begin with "eval/", so its keys, prompts and completions can meet
+    none of the run's, and nothing of it reaches the training buffer.
+    """
+
+    def __init__(
+        self,
+        train: Train,
+        source: PromptSource,
+        tokenizer: Tokenizer,
+        submit: Submit,
+    ):
+        self._train = train
+        self._submit = submit
+        self._tokenizer = tokenizer
+        self._settings = train.evaluation
+        num = train.evaluation.problems or len(source)
+        self._prompts = {
+            f"eval/{prompt.uid}": prompt
+            for prompt in (source.prompt(i) for i in range(min(num, len(source))))
+        }
+
+    @property
+    def num_requests(self) -> int:
+        """Completions of one evaluation."""
+        return len(self._prompts) * self._settings.samples
+
+    def requests(self) -> list[SampleRequest]:
+        """One request a completion."""
+        sampler = dataclasses.replace(
+            self._train.sampler,
+            temperature=self._settings.temperature,
+            top_k=self._settings.top_k,
+            top_p=self._settings.top_p,
+        )
+        return [
+            self._request(uid, index, sampler)
+            for uid in self._prompts
+            for index in range(self._settings.samples)
+        ]
+
+    def _request(self, uid: str, index: int, sampler: Sampler) -> SampleRequest:
+        return request_for(
+            self._train, self._prompts[uid], SampleId(uid, 0, index), sampler
+        )
+
+    def result(self, samples: Sequence[Sample]) -> Result:
+        """Score the completions and average; waits for the pool."""
+        scored: queue.SimpleQueue = queue.SimpleQueue()
+        for sample in samples:
+            text = completion_text(self._tokenizer, sample)
+            prompt = self._prompts[sample.id.uid]
+            self._submit(
+                prompt, text, lambda score, uid=sample.id.uid: scored.put((uid, score))
+            )
+        passed = dict.fromkeys(self._prompts, 0)
+        missing = 0
+        for _ in samples:
+            uid, score = scored.get()
+            missing += score.value is None
+            passed[uid] += (
+                score.value is not None and score.value >= self._settings.threshold
+            )
+        num = self._settings.samples
+        counts = list(passed.values())
+        return Result(
+            accuracy=sum(counts) / (num * len(counts)),
+            pass_at={
+                k: sum(pass_at_k(num, c, k) for c in counts) / len(counts)
+                for k in self._settings.k
+            },
+            problems=len(counts),
+            missing=missing,
+            version_min=min(sample.version_min for sample in samples),
+            version_max=max(sample.version_max for sample in samples),
+        )
+
+    def run(self, loop: SampleLoop) -> Result:
+        """Evaluate with an idle loop on the calling thread."""
+        for request in self.requests():
+            loop.submit(request)
+        samples: list[Sample] = []
+        while not loop.is_idle:
+            samples.extend(loop.step().finished)
+        return self.result(samples)
+
+
+def completion_text(tokenizer: Tokenizer, sample: Sample) -> str:
+    """The completion as people and rewards read it: without its stop token."""
+    tokens = sample.tokens
+    if tokens and not sample.is_truncated and tokens[-1] in tokenizer.stop_ids:
+        tokens = tokens[:-1]
+    return tokenizer.decode(tokens)

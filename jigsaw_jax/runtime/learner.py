@@ -1,0 +1,98 @@
+"""The learner's thread: gradients, steps, publishes and checkpoints, in order."""
+
+import collections
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from jigsaw_jax.records import (
+    Group,
+    GroupsAccumulated,
+    StepUpdate,
+    UpdateStepped,
+)
+from jigsaw_jax.runtime.clock import Clock
+from jigsaw_jax.runtime.threads import CommandThread, Turns
+from jigsaw_jax.store.journal import EventLog
+from jigsaw_jax.train.learner import Learner
+
+
+class LearnerWorker:
+    """Owns the learner; every method but `__init__` runs on the learner's thread.
+
+    Attributes:
+      thread: where it runs.
+      busy: (start_s, end_s) of each accumulation and step.
+      metrics: of each step not yet taken by the control loop, by update.
+      is_published: whether the samplers have, or are being sent, these very weights.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        *,
+        turns: Turns,
+        journal: EventLog,
+        clock: Clock,
+        post: Callable[[Any], None],
+        is_published: bool,
+    ):
+        self._learner = learner
+        self._turns = turns
+        self._journal = journal
+        self._clock = clock
+        self._post = post
+        self.busy: collections.deque[tuple[float, float]] = collections.deque()
+        self.metrics: dict[int, dict[str, float]] = {}
+        self.is_published = is_published
+        self.thread = CommandThread("learner", post)
+
+    def accumulate(self, groups: Sequence[Group], update: int) -> None:
+        """Add the gradient sums of whole groups and wait for the device.
+
+        Waiting keeps the hand-off honest: while it lasts further groups gather, and
+        the next hand-off takes them together in fuller rows.
+        """
+        with self._turns.turn():
+            start_s = self._clock.now_s()
+            self._learner.accumulate(groups, update)
+            self._learner.block()
+            end_s = self._clock.now_s()
+        self._log("accumulate", start_s, end_s, update=update, groups=len(groups))
+        self._post(
+            GroupsAccumulated(
+                now_s=end_s,
+                groups=tuple(group.id for group in groups),
+                update=update,
+            )
+        )
+
+    def step(self, effect: StepUpdate) -> None:
+        """Divide once and step the optimizer."""
+        with self._turns.turn():
+            start_s = self._clock.now_s()
+            self.metrics[effect.update] = self._learner.step(effect.update)
+            self.is_published = False
+            end_s = self._clock.now_s()
+        self._log("step", start_s, end_s, update=effect.update)
+        self._post(UpdateStepped(now_s=end_s, update=effect.update))
+
+    def publish(self, version: int, send: Callable[[Any, int], None]) -> None:
+        """Hand the current weights to `send(params, version)`."""
+        with self._turns.turn():
+            params = self._learner.export_params()
+            jax.block_until_ready(params)
+            self._learner.begin_round(version)
+            self.is_published = True
+        send(params, version)
+
+    def save(self, save: Callable[[Any], None]) -> None:
+        """Hand the learner's state to `save` between two steps."""
+        start_s = self._clock.now_s()
+        save(self._learner.state())
+        self._journal.interval("checkpoint", "save", start_s, self._clock.now_s())
+
+    def _log(self, name: str, start_s: float, end_s: float, **fields: int) -> None:
+        self.busy.append((start_s, end_s))
+        self._journal.interval("learner", name, start_s, end_s, **fields)

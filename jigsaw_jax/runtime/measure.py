@@ -1,0 +1,115 @@
+"""The record of one update for metrics.jsonl, from groups, intervals and counts.
+
+Every completion is in the record of exactly one update: the one that trained its
+group or, for a group that was dropped, the next one.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from jigsaw_jax.records import Group, Sample, Score
+from jigsaw_jax.store.summary import clipped, union_s
+
+Interval = tuple[float, float]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What happened between the ends of two updates.
+
+    start_s: end of the update before, or the run's first admission.
+    end_s: end of this update.
+    learner: intervals in which the learner computed.
+    sampler: intervals in which the sampler computed.
+    sampled_tokens: drawn in the window.
+    """
+
+    start_s: float
+    end_s: float
+    learner: Sequence[Interval]
+    sampler: Sequence[Interval]
+    sampled_tokens: int
+
+    @property
+    def length_s(self) -> float:
+        """Seconds from start to end."""
+        return self.end_s - self.start_s
+
+    def busy_s(self, intervals: Iterable[Interval]) -> float:
+        """Seconds of the window that the intervals cover."""
+        return union_s(clipped(intervals, self.start_s, self.end_s))
+
+
+def completion_metrics(
+    samples: Sequence[Sample], scores: Sequence[Score]
+) -> dict[str, float]:
+    """Rewards and lengths of the completions of one update.
+
+    A missing reward is in no mean; lengths count sampled tokens alone.
+    """
+    values = [score.value for score in scores if score.value is not None]
+    metrics = {"reward/mean": mean(values), "reward/std": std(values)}
+    for name in sorted({name for score in scores for name in score.parts}):
+        parts = [score.parts.get(name) for score in scores]
+        metrics[f"reward/{name}"] = mean([x for x in parts if x is not None])
+    lengths = [float(sample.num_sampled) for sample in samples]
+    truncated = [float(sample.is_truncated) for sample in samples]
+    return metrics | {
+        "completion/length_mean": mean(lengths),
+        "completion/length_max": max(lengths, default=0.0),
+        "completion/truncated_ratio": mean(truncated),
+        "reward/missing": float(len(scores) - len(values)),
+    }
+
+
+def is_zero_variance(scores: Sequence[Score]) -> bool:
+    """Whether all rewards that are there are equal: the group teaches nothing."""
+    values = [score.value for score in scores if score.value is not None]
+    return not values or max(values) == min(values)
+
+
+def group_metrics(scores_of_groups: Sequence[Sequence[Score]]) -> dict[str, float]:
+    """Share of groups whose rewards are all equal."""
+    equal = [float(is_zero_variance(scores)) for scores in scores_of_groups]
+    return {"group/zero_variance_ratio": mean(equal)}
+
+
+def time_metrics(window: Window, *, trained_tokens: int) -> dict[str, float]:
+    """Waiting, idling and goodput of a window."""
+    learner_s = window.busy_s(window.learner)
+    sampler_s = window.busy_s(window.sampler)
+    length_s = max(window.length_s, 1e-9)
+    return {
+        "time/update_s": window.length_s,
+        "time/wait_s": window.length_s - learner_s,
+        "pipeline/trainer_wait_ratio": 1 - learner_s / length_s,
+        "pipeline/sampler_idle_ratio": 1 - sampler_s / length_s,
+        "pipeline/goodput_tokens_per_s": trained_tokens / length_s,
+        "tokens/sampled": window.sampled_tokens,
+    }
+
+
+def staleness_metrics(groups: Sequence[Group], version: int) -> dict[str, float]:
+    """Age of each group's oldest token, in versions, when `version` trained it."""
+    ages = [
+        float(version - min(s.version_min for s in group.samples)) for group in groups
+    ]
+    return {"staleness/mean": mean(ages), "staleness/max": max(ages, default=0.0)}
+
+
+def mean(values: Sequence[float]) -> float:
+    """Arithmetic mean; NaN of nothing."""
+    return math.fsum(values) / len(values) if values else math.nan
+
+
+def std(values: Sequence[float]) -> float:
+    """Population standard deviation; NaN of nothing."""
+    center = mean(values)
+    return math.sqrt(mean([(value - center) ** 2 for value in values]))
+
+
+def plain(record: dict[str, Any]) -> dict[str, Any]:
+    """Floats and integers of the standard library, so that JSON takes them."""
+    return {k: v.item() if hasattr(v, "item") else v for k, v in record.items()}

@@ -1,0 +1,95 @@
+"""Prompts, completions and scores by identity, from arrival until the group ends."""
+
+import dataclasses
+import threading
+from collections.abc import Iterable
+
+from jigsaw_jax.records import Group, GroupId, Prompt, Sample, SampleId, Score
+
+
+@dataclasses.dataclass
+class _Open:
+    """What has arrived of one group, by (sample index, attempt)."""
+
+    samples: dict[tuple[int, int], Sample] = dataclasses.field(default_factory=dict)
+    scores: dict[tuple[int, int], Score] = dataclasses.field(default_factory=dict)
+    attempts: dict[int, int] = dataclasses.field(default_factory=dict)
+
+
+def group_of(sample_id: SampleId) -> GroupId:
+    """The group that a sample belongs to."""
+    return GroupId(sample_id.uid, sample_id.draw)
+
+
+class Payloads:
+    """What the scheduling machines name but never see; safe from every thread.
+
+    A completion is kept by (id, attempt): a late one of an old attempt can neither
+    replace nor be taken for the current one.
+    """
+
+    def __init__(self, samples_per_group: int):
+        self._samples_per_group = samples_per_group
+        self._lock = threading.Lock()
+        self._prompts: dict[str, Prompt] = {}
+        self._groups: dict[GroupId, _Open] = {}
+
+    def add_prompts(self, prompts: Iterable[Prompt]) -> None:
+        """Keep prompts until `free`."""
+        with self._lock:
+            self._prompts.update((prompt.uid, prompt) for prompt in prompts)
+
+    def prompt(self, uid: str) -> Prompt:
+        """The prompt of a uid that is still open."""
+        return self._prompts[uid]
+
+    def add_sample(self, sample: Sample) -> None:
+        """Keep a completion until `free`; one of a freed prompt is let go."""
+        with self._lock:
+            if sample.id.uid in self._prompts:
+                opened = self._groups.setdefault(group_of(sample.id), _Open())
+                opened.samples[sample.id.sample, sample.attempt] = sample
+
+    def sample(self, sample_id: SampleId, attempt: int) -> Sample:
+        """The completion of this very attempt."""
+        return self._groups[group_of(sample_id)].samples[sample_id.sample, attempt]
+
+    def add_score(self, sample_id: SampleId, attempt: int, score: Score) -> None:
+        """Keep a score until `free`; its attempt becomes the one that counts."""
+        with self._lock:
+            opened = self._groups.get(group_of(sample_id))
+            if opened is not None:
+                opened.scores[sample_id.sample, attempt] = score
+                opened.attempts[sample_id.sample] = attempt
+
+    def group(self, group_id: GroupId, order: int) -> Group:
+        """The trainable-complete group, samples by index."""
+        with self._lock:
+            opened = self._groups[group_id]
+            keys = [(i, opened.attempts[i]) for i in range(self._samples_per_group)]
+            return Group(
+                id=group_id,
+                order=order,
+                prompt=self._prompts[group_id.uid],
+                samples=tuple(opened.samples[key] for key in keys),
+                scores=tuple(opened.scores[key] for key in keys),
+            )
+
+    def is_complete(self, group_id: GroupId) -> bool:
+        """Whether all samples of the group are scored."""
+        with self._lock:
+            opened = self._groups.get(group_id)
+            return (
+                opened is not None and len(opened.attempts) == self._samples_per_group
+            )
+
+    def free(self, group_id: GroupId, *, keep_prompt: bool = False) -> None:
+        """Forget a group that has ended; another draw may still need the prompt."""
+        with self._lock:
+            self._groups.pop(group_id, None)
+            if not keep_prompt:
+                self._prompts.pop(group_id.uid, None)
+
+    def num_open(self) -> int:
+        """Groups of which something is held."""
+        return len(self._groups)

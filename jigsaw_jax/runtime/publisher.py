@@ -1,0 +1,53 @@
+"""Publishing: the learner's weights to the sampler under the next version."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from jigsaw_jax.runtime.channel import WeightChannel
+from jigsaw_jax.runtime.clock import Clock
+from jigsaw_jax.runtime.sampler import SamplerWorker
+from jigsaw_jax.sample.engine import Engine
+
+
+class Publisher:
+    """Sends versions and remembers the weights that the samplers now have.
+
+    Attributes:
+      params: what was last sent; a checkpoint between two publishes must hold it,
+        since unfinished draws of the round are made again with these weights.
+    """
+
+    def __init__(self, channel: WeightChannel, engine: Engine, clock: Clock):
+        self._channel = channel
+        self._engine = engine
+        self._clock = clock
+        self.params: Any = None
+
+    def load(self, params: Any) -> Any:
+        """Place weights and return what the engine decodes with."""
+        self.params = self._channel.send(params)
+        return self._engine.load_params(self.params)
+
+    def publish(
+        self,
+        params: Any,
+        version: int,
+        *,
+        sampler: SamplerWorker,
+        report: Callable[[int, float, float], None],
+    ) -> None:
+        """Place weights here, then have the sampler's thread swap them in whole.
+
+        `report(version, start_s, end_s)` is called when the swap is done.
+        """
+        start_s = self._clock.now_s()
+        loaded = self.load(params)
+        jax.block_until_ready(loaded)
+        sampler.thread.do(
+            sampler.set_params,
+            loaded,
+            version,
+            lambda: report(version, start_s, self._clock.now_s()),
+        )

@@ -1,0 +1,218 @@
+"""What a run leaves behind: logs, checkpoints and the summary, joined to its clock."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jigsaw_jax.records import Group, Sample, UpdateStepped
+from jigsaw_jax.runtime.clock import Clock, process_age_s
+from jigsaw_jax.runtime.evaluation import Result
+from jigsaw_jax.runtime.learner import LearnerWorker
+from jigsaw_jax.runtime.sampler import SamplerWorker
+from jigsaw_jax.runtime.tally import Tally
+from jigsaw_jax.schedule.pipeline import Pipeline
+from jigsaw_jax.settings import Train
+from jigsaw_jax.store import checkpoint, summary
+from jigsaw_jax.store.evaluations import EvaluationLog
+from jigsaw_jax.store.journal import EventLog
+from jigsaw_jax.store.metrics import MetricsLog
+from jigsaw_jax.store.rollouts import RolloutLog, rollout_rows
+from jigsaw_jax.store.run_dir import RunDir
+from jigsaw_jax.train.learner import Learner
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Saved:
+    """What a checkpoint held besides the learner's state.
+
+    pipeline: snapshot of the pipeline.
+    published: the samplers' weights where they differ from the learner's.
+    """
+
+    pipeline: dict[str, Any]
+    published: Any | None
+
+
+class Record:
+    """Writes the run directory; the only part of the runtime that knows its files.
+
+    Attributes:
+      journal: the event log.
+      control_s: seconds that the control loop worked, waiting excluded.
+    """
+
+    def __init__(
+        self,
+        train: Train,
+        path: pathlib.Path,
+        *,
+        resume: bool,
+        operative: str,
+        clock: Clock,
+        text: Callable[[Sample], str],
+    ):
+        self._train = train
+        self._text = text
+        self._clock = clock
+        self._dir = RunDir(path)
+        self._dir.lock()
+        checkpoint.prepare()
+        self._checkpoints = checkpoint.Checkpoints(
+            self._dir.checkpoints, train.store.checkpoints_kept
+        )
+        self._step = self._checkpoints.latest_step() if resume else None
+        self._saved = {} if self._step is None else self._read(self._step)
+        self._dir.rewind(self._saved.get("offsets", {}))
+        self._dir.write_config(operative)
+        self.journal = EventLog(
+            self._dir.events,
+            incarnation=self._dir.incarnation,
+            at_s=clock.now_s(),
+            unix_s=clock.unix_s(),
+        )
+        self._metrics = MetricsLog(
+            self._dir.metrics,
+            tensorboard=self._dir.tensorboard if train.store.tensorboard else None,
+        )
+        self._rollouts = RolloutLog(self._dir.rollouts)
+        self._evaluations = EvaluationLog(self._dir.evaluations)
+        self._tally = Tally(self._saved.get("tally", {}))
+        self.control_s = 0.0
+
+    def _read(self, step: int) -> dict[str, Any]:
+        return self._checkpoints.read_record(step)
+
+    def restore(self, learner: Learner) -> Saved | None:
+        """Load the last checkpoint into the learner, or None where there is none."""
+        if self._step is None:
+            return None
+        abstract = {"learner": learner.abstract_state()}
+        if self._saved["has_published"]:
+            abstract["published"] = learner.abstract_params()
+        arrays, record = self._checkpoints.restore(self._step, abstract)
+        learner.load_state(arrays["learner"])
+        return Saved(pipeline=record["pipeline"], published=arrays.get("published"))
+
+    def save(
+        self,
+        updates: int,
+        state: Any,
+        *,
+        published: Any | None,
+        pipeline: Mapping[str, Any],
+        logs: Mapping[str, Any],
+        wait: bool,
+        on_durable: Callable[[int], None],
+    ) -> None:
+        """Write a checkpoint; `logs` is what `log_state` gave with the snapshot."""
+        arrays = {"learner": state}
+        if published is not None:
+            arrays["published"] = published
+        record = {
+            "updates": updates,
+            "seed": self._train.seed,
+            "pipeline_name": self._train.pipeline_name,
+            "pipeline": dict(pipeline),
+            "has_published": published is not None,
+            **logs,
+        }
+        self._checkpoints.save(
+            updates, arrays, record, wait=wait, on_durable=on_durable
+        )
+
+    def log_state(self) -> dict[str, Any]:
+        """Where the logs end and what was tallied, for the checkpoint's record."""
+        return {
+            "offsets": self._dir.offsets(self.journal, self._metrics),
+            "tally": self._tally.snapshot(),
+        }
+
+    # What the control loop reports.
+
+    def admitted(self, now_s: float) -> None:
+        """A sample was sent to the sampler; the first of a round begins it."""
+        self._tally.admitted(now_s)
+
+    def handed(self, update: int, groups: Sequence[Group], now_s: float) -> None:
+        """Groups were handed to the learner for an update."""
+        self._tally.handed(update, groups, now_s)
+
+    def dropped(self, group: Group) -> None:
+        """A scored group ended untrained."""
+        self._tally.dropped(group)
+
+    def published(self, version: int, start_s: float, end_s: float) -> None:
+        """A version reached the sampler."""
+        self._tally.published(end_s - start_s)
+        self.journal.interval("publish", "publish", start_s, end_s, version=version)
+
+    def stepped(
+        self,
+        event: UpdateStepped,
+        *,
+        pipeline: Pipeline,
+        learner: LearnerWorker,
+        sampler: SamplerWorker,
+        timeouts: int,
+    ) -> tuple[dict[str, Any], list[Group]]:
+        """Log an update; returns its record and the groups that it trained."""
+        groups, record = self._tally.stepped(
+            event, learner.busy, sampler.busy, version=pipeline.version
+        )
+        self._tally.first_step(event.now_s, process_age_s())
+        record |= {
+            "version": pipeline.version,
+            "round": pipeline.round,
+            "time_s": process_age_s(),
+            "reward/timeouts": timeouts,
+            **{f"ledger/{k}": v for k, v in pipeline.ledger_counts().items()},
+            **learner.metrics.pop(event.update),
+        }
+        self._tally.mismatch(record.get("mismatch/logprob_abs_max"))
+        self._metrics.record(event.update, record)
+        if event.update % self._train.store.rollouts_every == 0:
+            self._write_rollouts(event.update, groups)
+        return {"update": event.update, **record}, groups
+
+    def _write_rollouts(self, update: int, groups: Sequence[Group]) -> None:
+        rows = []
+        for group in groups:
+            texts = [self._text(sample) for sample in group.samples]
+            rows += rollout_rows(group, update=update, texts=texts)
+        self._rollouts.write(update, rows)
+
+    def evaluated(self, updates: int, result: Result) -> None:
+        """An evaluation begun after `updates` updates is scored."""
+        self._evaluations.record(updates, result.metrics())
+        self._tally.evaluated(updates, result.accuracy)
+
+    def is_evaluation_due(self, updates: int) -> bool:
+        """Whether `Evaluation.every` asks for one now; never twice for one count."""
+        every = self._train.evaluation.every
+        last = self._tally.totals.last_evaluated
+        return every > 0 and updates - (last or 0) >= every
+
+    # The end.
+
+    def close(self, *, pipeline: Pipeline, compilations: int) -> None:
+        """Write summary.json and close every file."""
+        self._checkpoints.close()
+        self._rollouts.close()
+        self._metrics.close()
+        self.journal.close()
+        self._dir.write_summary(
+            {
+                "updates": pipeline.updates_done,
+                "rounds": pipeline.round,
+                "versions": pipeline.version,
+                "groups_committed": pipeline.groups_committed,
+                "groups_dropped": pipeline.dropped_reasons(),
+                **self._tally.summary(),
+                "compilations_after_warmup": compilations,
+                "peak_rss_mb": summary.peak_rss_mb(),
+                "wall_s": process_age_s(),
+                "control_s": self.control_s,
+            }
+        )
+        self._dir.unlock()

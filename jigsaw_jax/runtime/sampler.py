@@ -1,0 +1,169 @@
+"""The sampler's thread: requests in, completions out, weights swapped in between."""
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+from jigsaw_jax.records import (
+    AdmitSample,
+    CancelSample,
+    Prompt,
+    Sample,
+    SampleFinished,
+    SampleId,
+    SampleStarted,
+    key_words,
+)
+from jigsaw_jax.runtime.clock import Clock
+from jigsaw_jax.runtime.threads import CommandThread, Turns
+from jigsaw_jax.sample.loop import LoopReport, SampleLoop, SampleRequest
+from jigsaw_jax.settings import Sampler, Train
+from jigsaw_jax.store.journal import EventLog
+
+
+class SamplerWorker:
+    """Owns the sample loop; every method but `__init__` runs on the sampler's thread.
+
+    Attributes:
+      thread: where the loop runs.
+      busy: (start_s, end_s, tokens) of each device call.
+    """
+
+    def __init__(
+        self,
+        train: Train,
+        loop: SampleLoop,
+        *,
+        turns: Turns,
+        journal: EventLog,
+        clock: Clock,
+        post: Callable[[Any], None],
+        keep: Callable[[Sample], None],
+    ):
+        self._train = train
+        self._loop = loop
+        self._turns = turns
+        self._journal = journal
+        self._clock = clock
+        self._post = post
+        self._keep = keep
+        self._lanes = _Lanes()
+        self._guests: dict[str, Callable[[Sample], None]] = {}
+        self.busy: collections.deque[tuple[float, float, int]] = collections.deque()
+        self.thread = CommandThread("sampler", post, work=self._pump)
+
+    def admit(self, effect: AdmitSample, prompt: Prompt) -> None:
+        """Queue one sample of the run."""
+        self._loop.submit(
+            request_for(
+                self._train, prompt, effect.id, self._train.sampler, effect.attempt
+            )
+        )
+
+    def cancel(self, effect: CancelSample) -> None:
+        """Stop an attempt; its slot is free at once."""
+        self._loop.cancel(effect.id, effect.attempt)
+        self._lanes.leave(effect.id)
+
+    def submit_guest(
+        self, request: SampleRequest, receive: Callable[[Sample], None]
+    ) -> None:
+        """Queue a completion that is not the pipeline's, for evaluation."""
+        self._guests[request.id.uid] = receive
+        self._loop.submit(request)
+
+    def set_params(self, params: Any, version: int, then: Callable[[], None]) -> None:
+        """Swap weights between two decode steps, then report."""
+        self._loop.set_params(params, version)
+        then()
+
+    def _pump(self) -> bool:
+        if self._loop.is_idle:
+            return False
+        with self._turns.turn():
+            start_s = self._clock.now_s()
+            report = self._loop.step()
+            end_s = self._clock.now_s()
+        self.busy.append((start_s, end_s, report.num_tokens))
+        self._journal.interval(
+            "sampler",
+            "decode",
+            start_s,
+            end_s,
+            active=report.num_active,
+            tokens=report.num_tokens,
+        )
+        self._report(report, start_s, end_s)
+        return not self._loop.is_idle
+
+    def _report(self, report: LoopReport, start_s: float, end_s: float) -> None:
+        for sample_id, attempt in report.started:
+            self._lanes.enter(sample_id, start_s)
+            if sample_id.uid not in self._guests:
+                self._post(SampleStarted(now_s=end_s, id=sample_id, attempt=attempt))
+        for sample in report.finished:
+            self._log_slot(sample, end_s)
+            receive = self._guests.get(sample.id.uid)
+            if receive is not None:
+                receive(sample)
+                continue
+            self._keep(sample)
+            self._post(
+                SampleFinished(
+                    now_s=end_s,
+                    id=sample.id,
+                    attempt=sample.attempt,
+                    num_tokens=sample.num_sampled,
+                    version_min=sample.version_min,
+                )
+            )
+
+    def _log_slot(self, sample: Sample, end_s: float) -> None:
+        lane, start_s = self._lanes.leave(sample.id)
+        self._journal.interval(
+            f"slot/{lane:02d}",
+            "sample",
+            start_s,
+            end_s,
+            uid=sample.id.uid,
+            draw=sample.id.draw,
+            sample=sample.id.sample,
+            num_tokens=sample.num_sampled,
+            version=sample.version_min,
+            finish=sample.finish_reason.value,
+        )
+
+
+def request_for(
+    train: Train,
+    prompt: Prompt,
+    sample_id: SampleId,
+    sampler: Sampler,
+    attempt: int = 0,
+) -> SampleRequest:
+    """The engine's request for one sample of a prompt."""
+    return SampleRequest(
+        id=sample_id,
+        attempt=attempt,
+        prompt_tokens=prompt.tokens,
+        key_words=key_words(train.seed, train.pipeline_name, sample_id),
+        temperature=sampler.temperature,
+        top_k=sampler.top_k,
+        top_p=sampler.top_p,
+        new_tokens_max=sampler.new_tokens_max,
+    )
+
+
+class _Lanes:
+    """Rows of the timeline: each running sample has the lowest free one."""
+
+    def __init__(self) -> None:
+        self._taken: dict[SampleId, tuple[int, float]] = {}
+
+    def enter(self, sample_id: SampleId, start_s: float) -> None:
+        used = {lane for lane, _ in self._taken.values()}
+        lane = next(i for i in range(len(used) + 1) if i not in used)
+        self._taken[sample_id] = (lane, start_s)
+
+    def leave(self, sample_id: SampleId) -> tuple[int, float]:
+        return self._taken.pop(sample_id, (0, 0.0))

@@ -1,0 +1,117 @@
+"""From settings and a run directory to a crew that can work: built, warm, resumed."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from jigsaw_jax.reward.pool import RewardPool
+from jigsaw_jax.runtime.build import Parts, build, side_by_side
+from jigsaw_jax.runtime.clock import Clock
+from jigsaw_jax.runtime.evaluation import Evaluator
+from jigsaw_jax.runtime.learner import LearnerWorker
+from jigsaw_jax.runtime.progress import Progress
+from jigsaw_jax.runtime.publisher import Publisher
+from jigsaw_jax.runtime.record import Record
+from jigsaw_jax.runtime.sampler import SamplerWorker
+from jigsaw_jax.runtime.threads import Turns
+from jigsaw_jax.sample.loop import SampleLoop
+from jigsaw_jax.schedule.pipeline import Pipeline
+from jigsaw_jax.settings import Train
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Crew:
+    """Everything that works in a run, each part owned by the thread that it names.
+
+    parts: the heavy objects.
+    pool: reward processes.
+    pipeline: the state machine, of the control loop.
+    loop: the sampler's, of its thread.
+    sampler: its worker.
+    learner: its worker.
+    publisher: weights between them.
+    evaluator: held-out accuracy.
+    is_resumed: whether a checkpoint was loaded.
+    """
+
+    parts: Parts
+    pool: RewardPool
+    pipeline: Pipeline
+    loop: SampleLoop
+    sampler: SamplerWorker
+    learner: LearnerWorker
+    publisher: Publisher
+    evaluator: Evaluator
+    is_resumed: bool
+
+
+def start(
+    train: Train,
+    record: Record,
+    *,
+    clock: Clock,
+    progress: Progress,
+    post: Callable[[Any], None],
+    keep: Callable[[Any], None],
+) -> Crew:
+    """Build, load or warm up, and compile; no thread of the run works yet.
+
+    Args:
+      train: the run.
+      record: its directory.
+      clock: of the run.
+      progress: for the person who waits.
+      post: takes events from the workers.
+      keep: takes completions.
+    """
+    pool = RewardPool(train.reward)
+    parts = build(train)
+    pipeline = Pipeline(
+        train.pipeline,
+        updates=train.updates,
+        checkpoint_every=train.store.checkpoint_every,
+    )
+    saved = record.restore(parts.learner)
+    publisher = Publisher(parts.channel, parts.engine, clock)
+    if saved is None:
+        warm_up_policy(train, parts, progress)
+        first = None
+    else:
+        pipeline.restore(saved.pipeline)
+        first = saved.published
+    round_params = parts.learner.export_params() if first is None else first
+    loop = SampleLoop(parts.engine, publisher.load(round_params), pipeline.version)
+    parts.learner.begin_round(pipeline.version, round_params=first)
+    side_by_side(parts.learner.compile, lambda: parts.engine.warm_up(loop.params))
+    turns = Turns(is_shared=train.mesh.shared)
+    shared = {"turns": turns, "journal": record.journal, "clock": clock, "post": post}
+    return Crew(
+        parts=parts,
+        pool=pool,
+        pipeline=pipeline,
+        loop=loop,
+        sampler=SamplerWorker(train, loop, keep=keep, **shared),
+        learner=LearnerWorker(parts.learner, is_published=first is None, **shared),
+        publisher=publisher,
+        evaluator=Evaluator(train, parts.held_out, parts.tokenizer, pool.submit),
+        is_resumed=saved is not None,
+    )
+
+
+def warm_up_policy(train: Train, parts: Parts, progress: Progress) -> None:
+    """Supervised steps on (prompt, solution) pairs; then the reference is frozen."""
+    warm_up = train.warm_up
+    for update in range(warm_up.updates):
+        first = update * warm_up.batch
+        pairs = [
+            parts.source.pair(position, warm_up.solution)
+            for position in range(first, first + warm_up.batch)
+        ]
+        loss = parts.learner.warm_up_step(pairs)
+        if (update + 1) % max(warm_up.updates // 5, 1) == 0:
+            progress.say(
+                f"warm-up {update + 1}/{warm_up.updates}  loss {float(loss):.3f}"
+            )
+    if warm_up.updates:
+        parts.learner.end_warm_up()
+    parts.learner.freeze_reference()

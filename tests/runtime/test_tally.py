@@ -1,0 +1,166 @@
+import collections
+
+import pytest
+
+from jigsaw_jax.records import (
+    FinishReason,
+    Group,
+    GroupId,
+    Prompt,
+    Sample,
+    SampleId,
+    Score,
+    Segment,
+    UpdateStepped,
+)
+from jigsaw_jax.runtime.tally import Tally
+
+
+def make_group(uid, values, lengths, version=3, finish=FinishReason.STOP):
+    samples = tuple(
+        Sample(
+            id=SampleId(uid, 0, index),
+            attempt=0,
+            segments=(
+                Segment(
+                    tokens=(5,) * length,
+                    logprobs=(-1.0,) * length,
+                    versions=(version,) * length,
+                ),
+            ),
+            finish_reason=finish,
+        )
+        for index, length in enumerate(lengths)
+    )
+    return Group(
+        id=GroupId(uid, 0),
+        order=0,
+        prompt=Prompt(uid=uid, tokens=(1,), text="p", answer="2", task="t"),
+        samples=samples,
+        scores=tuple(Score(value=v, parts={"exact": v}) for v in values),
+    )
+
+
+def step(tally, update, end_s, learner, sampler, version=3):
+    return tally.stepped(
+        UpdateStepped(now_s=end_s, update=update),
+        collections.deque(learner),
+        collections.deque(sampler),
+        version=version,
+    )
+
+
+def test_a_window_by_hand():
+    tally = Tally({})
+    tally.admitted(10.0)
+    group = make_group("a", [0.0, 1.0], [2, 4])
+    tally.handed(0, [group], 12.0)
+    groups, record = step(
+        tally,
+        0,
+        20.0,
+        learner=[(12.0, 14.0), (19.0, 20.0)],
+        sampler=[(10.0, 13.0, 30), (13.0, 15.0, 20)],
+    )
+    assert groups == [group]
+    assert record["time/update_s"] == 10.0
+    assert record["time/wait_s"] == 7.0
+    assert record["pipeline/trainer_wait_ratio"] == pytest.approx(0.7)
+    assert record["pipeline/sampler_idle_ratio"] == pytest.approx(0.5)
+    assert record["tokens/sampled"] == 50
+    assert record["tokens/trained"] == 6
+    assert record["pipeline/goodput_tokens_per_s"] == pytest.approx(0.6)
+    assert record["time/first_dispatch_s"] == 2.0
+    assert record["time/rollout_to_train_end_s"] == 10.0
+    assert record["reward/mean"] == 0.5
+    assert record["reward/std"] == 0.5
+    assert record["reward/exact"] == 0.5
+    assert record["completion/length_mean"] == 3.0
+    assert record["completion/length_max"] == 4
+    assert record["staleness/max"] == 0
+
+
+def test_a_dropped_group_is_in_the_next_record_and_in_no_other():
+    tally = Tally({})
+    tally.admitted(0.0)
+    tally.dropped(make_group("a", [1.0, 1.0], [1, 1]))
+    tally.handed(0, [make_group("b", [0.0, 1.0], [1, 1])], 1.0)
+    _, first = step(tally, 0, 2.0, [], [])
+    tally.handed(1, [make_group("c", [0.0, 0.0], [1, 1])], 2.5)
+    _, second = step(tally, 1, 3.0, [], [])
+    assert first["reward/mean"] == 0.75
+    assert first["group/zero_variance_ratio"] == 0.5
+    assert first["tokens/trained"] == 2
+    assert second["reward/mean"] == 0.0
+
+
+def test_a_missing_reward_is_in_no_mean():
+    tally = Tally({})
+    tally.admitted(0.0)
+    tally.handed(0, [make_group("a", [None, 1.0, 0.0, 1.0], [1] * 4)], 1.0)
+    _, record = step(tally, 0, 2.0, [], [])
+    assert record["reward/mean"] == pytest.approx(2 / 3)
+    assert record["reward/missing"] == 1
+
+
+def test_staleness_is_that_of_the_oldest_token():
+    tally = Tally({})
+    tally.admitted(0.0)
+    tally.handed(
+        0,
+        [
+            make_group("a", [0.0, 1.0], [1, 1], version=5),
+            make_group("b", [0.0, 1.0], [1, 1], version=3),
+        ],
+        1.0,
+    )
+    _, record = step(tally, 0, 2.0, [], [], version=5)
+    assert record["staleness/mean"] == 1.0
+    assert record["staleness/max"] == 2
+
+
+def test_rates_leave_the_first_update_out():
+    tally = Tally({})
+    tally.admitted(0.0)
+    tally.handed(0, [make_group("a", [0.0, 1.0], [1, 1])], 0.5)
+    step(tally, 0, 5.0, [(4.0, 5.0)], [(0.0, 4.0, 40)])
+    tally.first_step(5.0, 8.0)
+    tally.published(0.1)
+    tally.admitted(5.0)
+    tally.handed(1, [make_group("b", [0.0, 1.0], [1, 1])], 6.0)
+    step(tally, 1, 9.0, [(7.0, 9.0)], [(5.0, 7.0, 100)])
+    tally.published(0.1)
+    summary = tally.summary()
+    assert summary["sampled_tokens_per_s"] == 50.0
+    assert summary["loop_tokens_per_s"] == 25.0
+    assert summary["first_step_s"] == 5.0
+    assert summary["process_start_to_first_step_s"] == 8.0
+    assert summary["rollout_to_train_end_s_median"] == 4.5
+    assert summary["trainer_wait_ratio"] == pytest.approx(6 / 9)
+
+
+def test_a_call_under_way_at_the_end_of_an_update_counts_in_both_windows_by_part():
+    tally = Tally({})
+    tally.admitted(0.0)
+    queue = collections.deque([(1.0, 4.0, 10)])
+    tally.handed(0, [make_group("a", [0.0, 1.0], [1, 1])], 0.5)
+    event = UpdateStepped(now_s=3.0, update=0)
+    _, first = tally.stepped(event, collections.deque(), queue, version=3)
+    tally.handed(1, [make_group("b", [0.0, 1.0], [1, 1])], 3.5)
+    _, second = step(tally, 1, 5.0, [], [])
+    assert first["pipeline/sampler_idle_ratio"] == pytest.approx(1 / 3)
+    assert second["pipeline/sampler_idle_ratio"] == pytest.approx(0.5)
+    assert (first["tokens/sampled"], second["tokens/sampled"]) == (0, 10)
+
+
+def test_a_resumed_tally_goes_on_from_its_snapshot():
+    tally = Tally({})
+    tally.evaluated(0, 0.25)
+    tally.mismatch(1e-6)
+    resumed = Tally(tally.snapshot())
+    resumed.evaluated(10, 0.75)
+    resumed.mismatch(None)
+    summary = resumed.summary()
+    assert summary["eval_accuracy_first"] == 0.25
+    assert summary["eval_accuracy_last"] == 0.75
+    assert summary["logprob_abs_diff_max"] == 1e-6

@@ -1,0 +1,97 @@
+import threading
+import time
+
+from jigsaw_jax.runtime.threads import CommandThread, ThreadFailed, Turns
+
+
+def test_commands_run_in_order():
+    done, seen = threading.Event(), []
+    thread = CommandThread("t", seen.append)
+    thread.start()
+    for i in range(100):
+        thread.do(seen.append, i)
+    thread.do(done.set)
+    assert done.wait(5)
+    assert seen == list(range(100))
+    assert thread.stop(5.0)
+
+
+def test_an_error_reaches_the_control_loop_with_its_traceback():
+    failed = threading.Event()
+    failures = []
+
+    def fail(failure):
+        failures.append(failure)
+        failed.set()
+
+    thread = CommandThread("learner", fail)
+    thread.start()
+    thread.do(lambda: 1 / 0)
+    assert failed.wait(2)
+    assert isinstance(failures[0], ThreadFailed)
+    assert failures[0].thread == "learner"
+    assert isinstance(failures[0].error, ZeroDivisionError)
+    assert failures[0].error.__traceback__ is not None
+
+
+def test_work_runs_until_it_says_there_is_none_and_commands_go_first():
+    seen, idle = [], threading.Event()
+    left = [3]
+
+    def work():
+        seen.append("work")
+        left[0] -= 1
+        if not left[0]:
+            idle.set()
+        return left[0] > 0
+
+    thread = CommandThread("t", seen.append, work=work)
+    thread.do(seen.append, "first")
+    thread.do(seen.append, "second")
+    thread.start()
+    assert idle.wait(5)
+    assert thread.stop(5.0)
+    assert seen == ["first", "second", "work", "work", "work"]
+
+
+def test_an_idle_thread_takes_no_processor_time():
+    thread = CommandThread("t", lambda _: None, work=lambda: False)
+    thread.start()
+    thread.do(lambda: None)
+    before = time.process_time()
+    threading.Event().wait(0.3)
+    assert time.process_time() - before < 0.1
+    assert thread.stop(5.0)
+
+
+def test_turns_are_first_come_first_served():
+    turns = Turns(is_shared=True)
+    order, holding = [], threading.Event()
+
+    def holder():
+        with turns.turn():
+            holding.set()
+            threading.Event().wait(0.2)
+            order.append("holder")
+        # It asks again at once and must wait behind the one who waited.
+        with turns.turn():
+            order.append("holder again")
+
+    def waiter():
+        with turns.turn():
+            order.append("waiter")
+
+    first = threading.Thread(target=holder)
+    first.start()
+    assert holding.wait(5)
+    second = threading.Thread(target=waiter)
+    second.start()
+    for thread in (first, second):
+        thread.join(5)
+    assert order == ["holder", "waiter", "holder again"]
+
+
+def test_turns_cost_nothing_where_nothing_is_shared():
+    turns = Turns(is_shared=False)
+    with turns.turn(), turns.turn():
+        pass

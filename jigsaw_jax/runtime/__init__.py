@@ -1,1 +1,1 @@
-"""Shells that drive the scheduling machines: threads, devices, clock. They decide nothing."""
+"""Shells that drive the scheduling machines with threads, devices and a clock."""

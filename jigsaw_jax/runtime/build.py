@@ -1,7 +1,7 @@
 """Builds the heavy objects of a run from its settings, in the order they need."""
 
+import concurrent.futures
 import dataclasses
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -92,18 +92,6 @@ def _open(train: Train, tokenizer: Tokenizer, split: str) -> PromptSource:
 
 def side_by_side(*jobs: Callable[[], Any]) -> None:
     """Run jobs at once and raise the first error; compiling leaves Python free."""
-    errors: list[BaseException] = []
-
-    def run(job: Callable[[], Any]) -> None:
-        try:
-            job()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(job,)) for job in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    with concurrent.futures.ThreadPoolExecutor(len(jobs)) as threads:
+        for job in [threads.submit(job) for job in jobs]:
+            job.result()

@@ -13,7 +13,7 @@ from jigsaw_jax.settings import Decoder
 class WeightChannel:
     """`jax.device_put` between sub-meshes of one runtime; every leaf accounted for."""
 
-    def __init__(self, decoder: Decoder, sampler_mesh: jax.sharding.Mesh):
+    def __init__(self, decoder: Decoder, sampler_mesh: jax.sharding.Mesh) -> None:
         axes = model.logical_axes(decoder)
         self._shardings = meshes.sharding_tree(sampler_mesh, axes)
 

@@ -57,7 +57,7 @@ class Evaluator:
         source: PromptSource,
         tokenizer: Tokenizer,
         submit: Submit,
-    ):
+    ) -> None:
         self._train = train
         self._submit = submit
         self._tokenizer = tokenizer

@@ -37,7 +37,7 @@ class LearnerWorker:
         clock: Clock,
         post: Callable[[Any], None],
         is_published: bool,
-    ):
+    ) -> None:
         self._learner = learner
         self._turns = turns
         self._journal = journal

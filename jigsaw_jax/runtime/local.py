@@ -51,7 +51,7 @@ class LocalRuntime:
 
     def __init__(
         self, train: Train, *, run_dir: pathlib.Path, resume: bool, operative: str
-    ):
+    ) -> None:
         self._train = train
         self._clock = Clock()
         self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -242,7 +242,6 @@ class LocalRuntime:
         is_final: bool = False,
     ) -> None:
         """On the learner's thread (or before it runs): state and record, one commit."""
-
         learner, publisher = self._crew.learner, self._crew.publisher
 
         def durable(updates: int) -> None:
@@ -331,7 +330,7 @@ class LocalRuntime:
 class _Signals:
     """SIGINT and SIGTERM ask for a stop while it is entered."""
 
-    def __init__(self, ask: Callable[[], None]):
+    def __init__(self, ask: Callable[[], None]) -> None:
         self._ask = ask
         self._before: dict[int, Any] = {}
 

@@ -28,7 +28,7 @@ class Payloads:
     replace nor be taken for the current one.
     """
 
-    def __init__(self, samples_per_group: int):
+    def __init__(self, samples_per_group: int) -> None:
         self._samples_per_group = samples_per_group
         self._lock = threading.Lock()
         self._prompts: dict[str, Prompt] = {}

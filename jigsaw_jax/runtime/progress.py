@@ -9,7 +9,11 @@ from jigsaw_jax.runtime.clock import Clock
 class Progress:
     """Prints how the run goes; `rich` is only imported for a terminal."""
 
-    def __init__(self, updates: int, clock: Clock, *, is_terminal: bool | None = None):
+    def __init__(
+        self, updates: int, clock: Clock, *, is_terminal: bool | None = None
+    ) -> None:
+        self, updates: int, clock: Clock, *, is_terminal: bool | None = None
+    ) -> None:
         self._updates = updates
         self._clock = clock
         self._started: tuple[float, int] | None = None

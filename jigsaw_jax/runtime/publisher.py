@@ -19,7 +19,7 @@ class Publisher:
         since unfinished draws of the round are made again with these weights.
     """
 
-    def __init__(self, channel: WeightChannel, engine: Engine, clock: Clock):
+    def __init__(self, channel: WeightChannel, engine: Engine, clock: Clock) -> None:
         self._channel = channel
         self._engine = engine
         self._clock = clock

@@ -51,7 +51,7 @@ class Record:
         operative: str,
         clock: Clock,
         text: Callable[[Sample], str],
-    ):
+    ) -> None:
         self._train = train
         self._text = text
         self._clock = clock

@@ -39,7 +39,7 @@ class SamplerWorker:
         clock: Clock,
         post: Callable[[Any], None],
         keep: Callable[[Sample], None],
-    ):
+    ) -> None:
         self._train = train
         self._loop = loop
         self._turns = turns

@@ -27,7 +27,7 @@ class ScoringDesk:
         *,
         samples_per_group: int,
         shuffled: bool = False,
-    ):
+    ) -> None:
         self._submit = submit
         self._deliver = deliver
         self._samples_per_group = samples_per_group

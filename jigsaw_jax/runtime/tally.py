@@ -53,7 +53,7 @@ class Tally:
     begins with the run's first admission.
     """
 
-    def __init__(self, saved: Mapping[str, Any]):
+    def __init__(self, saved: Mapping[str, Any]) -> None:
         self.totals = Totals(**saved)
         self._handed: dict[int, list[Group]] = collections.defaultdict(list)
         self._dropped: list[Group] = []

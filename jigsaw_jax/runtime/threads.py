@@ -35,7 +35,7 @@ class CommandThread:
         fail: Callable[[ThreadFailed], None],
         *,
         work: Callable[[], bool] | None = None,
-    ):
+    ) -> None:
         self._inbox: queue.SimpleQueue = queue.SimpleQueue()
         self._fail = fail
         self._work = work
@@ -59,7 +59,8 @@ class CommandThread:
     def _run(self) -> None:
         try:
             self._serve()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001
+            # The outermost handler: whatever ends a thread must end the run.
             self._fail(ThreadFailed(self._thread.name, error))
 
     def _serve(self) -> None:
@@ -86,7 +87,7 @@ class Turns:
     a busy sampler would starve the learner.
     """
 
-    def __init__(self, *, is_shared: bool):
+    def __init__(self, *, is_shared: bool) -> None:
         self._is_shared = is_shared
         self._lock = threading.Lock()
         self._waiting: collections.deque[threading.Event] = collections.deque()

@@ -57,7 +57,7 @@ class Decoder:
     param_dtype: str = "float32"
     init_scale: float = 0.02
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in (
             "vocab_size",
             "num_layers",
@@ -100,7 +100,7 @@ class Weights:
     source: str = "random"
     path: str | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check.one_of("Weights.source", self.source, ("random", "gguf"))
         if (self.source == "random") != (self.path is None):
             raise ValueError(
@@ -126,7 +126,7 @@ class Tokenizer:
     chat: bool = False
     system: str | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check.one_of(
             "Tokenizer.kind", self.kind, ("bytes", "sentencepiece", "json", "gguf")
         )

@@ -54,7 +54,7 @@ class Objective:
     mismatch_max: float = 2.0
     old_policy: str = "sampler"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         rules = {
             "advantage": ("grpo", "dr_grpo", "rloo", "reinforce_pp"),
             "ratio": ("token", "sequence"),
@@ -89,7 +89,7 @@ class Objective:
 
     @property
     def needs(self) -> str:
-        """"group", or "update" where a statistic spans the whole update."""
+        """Either "group", or "update" where a statistic spans the whole update."""
         return "update" if self.advantage == "reinforce_pp" else "group"
 
     @property
@@ -124,7 +124,7 @@ class Optimizer:
     weight_decay: float = 0.0
     clip_norm: float | None = 1.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check.one_of(
             "Optimizer.schedule", self.schedule, ("constant", "linear", "cosine")
         )

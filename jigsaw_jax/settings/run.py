@@ -35,7 +35,7 @@ class Data:
     template: str = "{prompt}"
     prompt_tokens: int = 32
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check.one_of(
             "Data.source", self.source, ("reasoning_gym", "jsonl", "random_bytes")
         )
@@ -74,7 +74,7 @@ class Reward:
     shuffled: bool = False
     format_pattern: str = r"(?s).*<answer>.*</answer>\s*"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not self.weights:
             raise ValueError("Reward.weights must name a reward, got {}")
         check.at_least("Reward.processes", self.processes, 0)
@@ -97,7 +97,7 @@ class WarmUp:
     learning_rate: float = 1e-3
     solution: str = "{answer}"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check.at_least("WarmUp.updates", self.updates, 0)
         check.at_least("WarmUp.batch", self.batch, 1)
         check.above("WarmUp.learning_rate", self.learning_rate, 0)
@@ -128,7 +128,7 @@ class Evaluation:
     top_p: float = 1.0
     threshold: float = 1.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check.at_least("Evaluation.every", self.every, -1)
         check.at_least("Evaluation.samples", self.samples, 1)
         for k in self.k:
@@ -155,7 +155,7 @@ class Store:
     rollouts_every: int = 1
     tensorboard: bool = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("checkpoint_every", "checkpoints_kept", "rollouts_every"):
             check.at_least(f"Store.{name}", getattr(self, name), 1)
 
@@ -178,7 +178,7 @@ class Mesh:
     sampler_tensor: int = 1
     shared: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("data", "fsdp", "tensor", "sampler_tensor"):
             check.at_least(f"Mesh.{name}", getattr(self, name), 1)
 
@@ -230,7 +230,7 @@ class Train:
     store: Store = dataclasses.field(default_factory=Store)
     mesh: Mesh = dataclasses.field(default_factory=Mesh)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check.at_least("Train.updates", self.updates, 1)
         check.divides(
             "Mesh.data x Mesh.fsdp",

@@ -30,7 +30,7 @@ class Sampler:
     top_p: float = 1.0
     stop_tokens: tuple[int, ...] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("slots", "new_tokens_max", "steps_per_call"):
             check.at_least(f"Sampler.{name}", getattr(self, name), 1)
         buckets = self.prompt_buckets
@@ -70,7 +70,7 @@ class Learner:
     logprob_chunk: int = 0
     remat: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("rows", "row_tokens", "row_shapes"):
             check.at_least(f"Learner.{name}", getattr(self, name), 1)
         check.at_least("Learner.logprob_chunk", self.logprob_chunk, 0)
@@ -117,7 +117,7 @@ class Pipeline:
     token_budget: int = 0
     prefetch_groups: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         rules = {
             "mode": ("sync", "stream", "async"),
             "admission": ("fifo", "frontier_strict", "frontier_priority"),

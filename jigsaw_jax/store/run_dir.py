@@ -19,7 +19,7 @@ import fcntl
 import json
 import os
 import pathlib
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from jigsaw_jax.store import files, metrics
 from jigsaw_jax.store.files import StoreError
@@ -27,6 +27,7 @@ from jigsaw_jax.store.files import StoreError
 LOGS = ("metrics.jsonl", "events.jsonl", "evaluations.jsonl")
 
 
+@runtime_checkable
 class Log(Protocol):
     """An append-only log that may hold lines back."""
 

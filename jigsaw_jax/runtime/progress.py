@@ -12,7 +12,6 @@ class Progress:
     def __init__(
         self, updates: int, clock: Clock, *, is_terminal: bool | None = None
     ) -> None:
-    ) -> None:
         self._updates = updates
         self._clock = clock
         self._started: tuple[float, int] | None = None

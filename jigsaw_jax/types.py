@@ -5,7 +5,8 @@ Arrays end in their dimensions: `logits_BTV`. The suffix is the logical shape.
 P prompts, G completions a prompt, B sequences or slots, R packed rows of a batch,
 T query positions, S key positions, V vocabulary, D model, F hidden,
 N query heads, K key-value heads, Q query heads a key-value head (N = K * Q),
-H head size, L layers, E entries of a group axis, C stop tokens, X one key's words.
+H head size, L layers, E entries of a group axis, C stop tokens, X one key's words,
+M trained positions of a packed row.
 """
 
 from typing import Any

@@ -10,13 +10,13 @@ def one_of(name: str, value: str, allowed: Iterable[str]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
 
 
-def at_least(name: str, value: float, least: float) -> None:
+def at_least(name: str, value: int | float, least: int | float) -> None:
     """Raise ValueError unless `value >= least` (NaN is refused)."""
     if not value >= least:
         raise ValueError(f"{name} must be at least {least}, got {value!r}")
 
 
-def above(name: str, value: float, bound: float) -> None:
+def above(name: str, value: int | float, bound: int | float) -> None:
     """Raise ValueError unless `value > bound` (NaN is refused)."""
     if not value > bound:
         raise ValueError(f"{name} must be greater than {bound}, got {value!r}")

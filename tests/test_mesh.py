@@ -1,0 +1,70 @@
+"""Meshes and the logical-axis table."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from jigsaw_jax import mesh as meshes
+from jigsaw_jax.settings import Mesh
+
+
+def test_learner_and_sampler_take_disjoint_devices():
+    learner, sampler = meshes.build_meshes(
+        Mesh(data=2, tensor=2, sampler_tensor=3), jax.devices()
+    )
+    assert dict(learner.shape) == {"data": 2, "fsdp": 1, "tensor": 2}
+    assert dict(sampler.shape) == {"data": 1, "fsdp": 1, "tensor": 3}
+    assert list(learner.devices.flat) == jax.devices()[:4]
+    assert list(sampler.devices.flat) == jax.devices()[4:7]
+
+
+def test_shared_meshes_start_at_the_same_device():
+    mesh = Mesh(data=2, sampler_tensor=2, shared=True)
+    learner, sampler = meshes.build_meshes(mesh, jax.devices()[:2])
+    assert list(learner.devices.flat) == list(sampler.devices.flat)
+
+
+def test_too_few_devices_are_refused_with_the_way_out():
+    one = jax.devices()[:1]
+    with pytest.raises(ValueError, match=r"got 2; .*Mesh.shared = True"):
+        meshes.build_meshes(Mesh(), one)
+    with pytest.raises(ValueError, match=r"got 2; take smaller axes$"):
+        meshes.build_meshes(Mesh(data=2, shared=True), one)
+    meshes.build_meshes(Mesh(shared=True), one)
+
+
+def test_sharding_tree_places_each_dim_by_its_logical_name():
+    mesh = meshes.learner_mesh(Mesh(fsdp=2, tensor=2), jax.devices())
+    axes = {"embedding": ("vocab", "embed"), "norm": ("layers", "embed")}
+    arrays = {"embedding": jnp.zeros((6, 4)), "norm": jnp.zeros((3, 4))}
+    tree = meshes.sharding_tree(mesh, axes, arrays)
+    assert tree["embedding"].spec == P("tensor", "fsdp")
+    assert tree["norm"].spec == P(None, "fsdp")
+    assert tree == meshes.sharding_tree(mesh, axes)
+    placed = jax.device_put(arrays["embedding"], tree["embedding"])
+    assert placed.sharding.shard_shape(placed.shape) == (3, 2)
+
+
+def test_uneven_key_value_heads_are_replicated_and_other_dims_refused():
+    mesh = meshes.learner_mesh(Mesh(tensor=2), jax.devices())
+    names = ("embed", "kv_heads", "head_dim")
+    assert meshes.partition_spec(mesh, names, (8, 3, 4)) == P("fsdp", None, None)
+    assert meshes.partition_spec(mesh, names, (8, 4, 4)) == P("fsdp", "tensor", None)
+    with pytest.raises(ValueError, match=r"heads must be a multiple of 2.*got 9"):
+        meshes.partition_spec(mesh, ("embed", "heads"), (8, 9))
+
+
+def test_an_unknown_logical_axis_is_refused():
+    mesh = meshes.learner_mesh(Mesh(), jax.devices())
+    with pytest.raises(ValueError, match="got 'experts'"):
+        meshes.partition_spec(mesh, ("experts",))
+
+
+def test_rows_are_spread_over_data_and_fsdp():
+    mesh = meshes.learner_mesh(
+        Mesh(data=2, fsdp=2, tensor=2, shared=True), jax.devices()
+    )
+    rows = jax.device_put(jnp.zeros((8, 3)), meshes.rows_sharding(mesh))
+    assert rows.sharding.shard_shape(rows.shape) == (2, 3)
+    assert meshes.replicated(mesh).is_fully_replicated

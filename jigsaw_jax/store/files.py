@@ -1,5 +1,6 @@
 """Small file operations that survive a kill: atomic JSON and append-only lines."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -26,7 +27,8 @@ def write_text(path: pathlib.Path, text: str) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
 
 

@@ -1,0 +1,96 @@
+import json
+
+import pytest
+
+from jigsaw_jax.records import (
+    FinishReason,
+    Group,
+    GroupId,
+    Prompt,
+    Sample,
+    SampleId,
+    Score,
+    Segment,
+)
+from jigsaw_jax.store.files import StoreError
+from jigsaw_jax.store.rollouts import RolloutLog, rollout_rows
+
+
+def _group():
+    prompt = Prompt(uid="main/7/0", tokens=(1, 2), text="1+1=", answer="2", task="sum")
+    asked = Segment(tokens=(5, 6), logprobs=(-0.25, -1.5), versions=(3, 4))
+    told = Segment(tokens=(9,), logprobs=(), versions=(), is_sampled=False)
+    samples = tuple(
+        Sample(
+            id=SampleId("main/7/0", 0, index),
+            attempt=index,
+            segments=(asked, told) if index else (asked,),
+            finish_reason=FinishReason.LENGTH if index else FinishReason.STOP,
+        )
+        for index in range(2)
+    )
+    scores = (
+        Score(value=1.0, parts={"task": 1.0}),
+        Score(value=None, failure="timeout"),
+    )
+    return Group(
+        id=GroupId("main/7/0", 0),
+        order=4,
+        prompt=prompt,
+        samples=samples,
+        scores=scores,
+    )
+
+
+def test_rows_hold_what_the_engine_and_the_reward_said():
+    rows = rollout_rows(_group(), update=12, texts=["2", "3<b>"], advantages=[0.5, 0.0])
+    assert rows[1] == {
+        "update": 12,
+        "uid": "main/7/0",
+        "draw": 0,
+        "sample": 1,
+        "attempt": 1,
+        "order": 4,
+        "task": "sum",
+        "prompt": "1+1=",
+        "answer": "2",
+        "text": "3<b>",
+        "segments": [
+            {
+                "is_sampled": True,
+                "tokens": [5, 6],
+                "logprobs": [-0.25, -1.5],
+                "versions": [3, 4],
+            },
+            {"is_sampled": False, "tokens": [9], "logprobs": [], "versions": []},
+        ],
+        "reward": None,
+        "parts": {},
+        "failure": "timeout",
+        "finish": "length",
+        "advantage": 0.0,
+    }
+    assert rows[0]["reward"] == 1.0
+    assert rows[0]["finish"] == "stop"
+
+
+def test_each_update_has_its_file_and_a_second_write_replaces_it(tmp_path):
+    log = RolloutLog(tmp_path / "rollouts")
+    log.write(12, [{"text": "old"}])
+    log.write(12, [{"text": "a\nü"}, {"text": "b"}])
+    log.write(13, [])
+    log.close()
+    assert sorted(p.name for p in (tmp_path / "rollouts").iterdir()) == [
+        "update-000012.jsonl",
+        "update-000013.jsonl",
+    ]
+    lines = (tmp_path / "rollouts" / "update-000012.jsonl").read_text().splitlines()
+    assert [json.loads(line)["text"] for line in lines] == ["a\nü", "b"]
+
+
+def test_a_failed_write_is_reported(tmp_path):
+    (tmp_path / "rollouts").write_text("a file in the way")
+    log = RolloutLog(tmp_path / "rollouts")
+    log.write(0, [{}])
+    with pytest.raises(StoreError, match="cannot write"):
+        log.close()

@@ -1,5 +1,6 @@
 """The few checks that every settings class shares."""
 
+import re
 from collections.abc import Iterable
 
 
@@ -29,3 +30,15 @@ def divides(divisor_name: str, divisor: int, name: str, value: int) -> None:
             f"{name} must be a multiple of {divisor_name} = {divisor}, got {value!r}; "
             f"take {value - value % divisor} or {value + divisor - value % divisor}"
         )
+
+
+def pattern(name: str, value: str, groups: int) -> None:
+    """Raise ValueError unless `value` is a regular expression of `groups` or more."""
+    try:
+        compiled = re.compile(value)
+    except re.error as error:
+        raise ValueError(
+            f"{name} must be a regular expression, got {value!r}: {error}"
+        ) from None
+    if compiled.groups < groups:
+        raise ValueError(f"{name} must have {groups} group or more, got {value!r}")

@@ -7,6 +7,16 @@ from jigsaw_jax.settings.model import Decoder, Tokenizer, Weights
 from jigsaw_jax.settings.objective import Objective, Optimizer
 from jigsaw_jax.settings.work import Learner, Pipeline, Sampler
 
+UNTRUSTED_REWARDS = frozenset({"math_verify", "reasoning_gym"})
+REWARDS = UNTRUSTED_REWARDS | {
+    "exact",
+    "format",
+    "lowercase_share",
+    "multiple_choice",
+    "numeric",
+    "task",
+}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Data:
@@ -21,6 +31,8 @@ class Data:
       size: problems of the training split (reasoning-gym).
       held_out: problems of the held-out split, never trained.
       seed: of the generator and of the shuffle.
+      question: regular expression whose first group is the part of a problem's text
+        that is shown, for example ": (.*)"; None shows all of it.
       template: prompt text with one {prompt} place.
       prompt_tokens: length of each "random_bytes" prompt.
     """
@@ -32,6 +44,7 @@ class Data:
     size: int = 10_000
     held_out: int = 200
     seed: int = 0
+    question: str | None = None
     template: str = "{prompt}"
     prompt_tokens: int = 32
 
@@ -47,6 +60,8 @@ class Data:
         check.at_least("Data.size", self.size, 1)
         check.at_least("Data.held_out", self.held_out, 0)
         check.at_least("Data.prompt_tokens", self.prompt_tokens, 1)
+        if self.question is not None:
+            check.pattern("Data.question", self.question, groups=1)
         if self.template.count("{prompt}") != 1:
             raise ValueError(
                 "Data.template must hold {prompt} exactly once, "
@@ -66,6 +81,8 @@ class Reward:
       timeout_s: wall limit of one score.
       shuffled: give each score to another sample: a control that must not learn.
       format_pattern: regular expression of the "format" reward.
+      allow_executing_scorers: let "reasoning_gym" run those of its scorers that
+        evaluate the answer as Python (docs/rewards.md lists them); pool only.
     """
 
     weights: dict = dataclasses.field(default_factory=lambda: {"task": 1.0})
@@ -73,10 +90,20 @@ class Reward:
     timeout_s: float = 5.0
     shuffled: bool = False
     format_pattern: str = r"(?s).*<answer>.*</answer>\s*"
+    allow_executing_scorers: bool = False
 
     def __post_init__(self) -> None:
         if not self.weights:
             raise ValueError("Reward.weights must name a reward, got {}")
+        for name in self.weights:
+            check.one_of("A name in Reward.weights", name, REWARDS)
+        check.pattern("Reward.format_pattern", self.format_pattern, groups=0)
+        untrusted = sorted(UNTRUSTED_REWARDS & set(self.weights))
+        if untrusted and not self.processes:
+            raise ValueError(
+                "Reward.processes must be at least 1 for the rewards "
+                f"{', '.join(untrusted)} (others' code: it can hang), got 0"
+            )
         check.at_least("Reward.processes", self.processes, 0)
         check.above("Reward.timeout_s", self.timeout_s, 0)
 

@@ -1,1 +1,12 @@
-"""The flax.nnx decoder, its logical axes and its weight formats."""
+"""The policy: a flax.nnx decoder, its decode path and its weight formats."""
+
+from jigsaw_jax.model.decoder import (
+    forward,
+    init_params,
+    logical_axes,
+    logits,
+    stack,
+    unstack,
+)
+
+__all__ = ["forward", "init_params", "logical_axes", "logits", "stack", "unstack"]

@@ -1,0 +1,50 @@
+"""Grouped-query attention over explicit masks, with float32 scores."""
+
+import jax
+import jax.numpy as jnp
+
+from jigsaw_jax.types import Array, Bool, Float, Int
+
+
+def packed_mask(
+    segment_ids_BT: Int[Array, "B T"],
+    positions_BT: Int[Array, "B T"],
+    window: int | None,
+) -> Bool[Array, "B T T"]:
+    """Which key (last dim) each query may see: causal, within one segment.
+
+    Every token sees itself, padding (segment 0) included, so that no row is empty.
+    `window` is how many tokens back a local layer sees, itself included.
+    """
+    length = segment_ids_BT.shape[1]
+    order = jnp.arange(length)
+    mask = (order[:, None] >= order[None, :])[None]
+    mask = mask & (segment_ids_BT[:, :, None] == segment_ids_BT[:, None, :])
+    if window is not None:
+        distance = positions_BT[:, :, None] - positions_BT[:, None, :]
+        mask = mask & (distance < window)
+    return mask
+
+
+def attend(
+    q_BTNH: Float[Array, "B T N H"],
+    k_BSKH: Float[Array, "B S K H"],
+    v_BSKH: Float[Array, "B S K H"],
+    mask_BTS: Bool[Array, "B T S"],
+    precision: jax.lax.Precision,
+) -> Float[Array, "B T N H"]:
+    """Softmax attention; query heads of one group share a key-value head."""
+    b, t, n, h = q_BTNH.shape
+    k = k_BSKH.shape[2]
+    q_BTKQH = q_BTNH.reshape(b, t, k, n // k, h)
+    scores = jnp.einsum(
+        "BTKQH,BSKH->BKQTS",
+        q_BTKQH,
+        k_BSKH,
+        precision=precision,
+        preferred_element_type=jnp.float32,
+    )
+    scores = jnp.where(mask_BTS[:, None, None], scores * h**-0.5, -jnp.inf)
+    weights = jax.nn.softmax(scores, axis=-1).astype(v_BSKH.dtype)
+    out_BTKQH = jnp.einsum("BKQTS,BSKH->BTKQH", weights, v_BSKH, precision=precision)
+    return out_BTKQH.reshape(b, t, n, h)

@@ -1,0 +1,176 @@
+"""The decoder as pure functions over a nested dict of arrays."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jigsaw_jax.model import attention, rotary
+from jigsaw_jax.model.layer import Ends, Layer, precision
+from jigsaw_jax.settings import Decoder
+from jigsaw_jax.types import Array, Float, Int, Params
+
+Body = Callable[[Array, Layer, int | Array], tuple[Array, Any]]
+
+
+def init_params(decoder: Decoder, seed: int | Array) -> Params:
+    """Random weights; the same values whether layers are scanned or unrolled.
+
+    Returns `{"ends": {...}, "layers": {...}}`: with `scan_layers` each leaf of
+    "layers" has a leading dim L, otherwise "layers" has one dict a layer, "000" on.
+    """
+    key = jax.random.key(seed)
+    ends = nnx.to_pure_dict(nnx.state(Ends(decoder, nnx.Rngs(params=key))))
+
+    def one_layer(index: int | Array) -> Params:
+        rngs = nnx.Rngs(params=jax.random.fold_in(key, index))
+        return nnx.to_pure_dict(nnx.state(Layer(decoder, rngs)))
+
+    layers = {layer_name(i): one_layer(i + 1) for i in range(decoder.num_layers)}
+    params = {"ends": ends, "layers": layers}
+    return stack(params) if decoder.scan_layers else params
+
+
+def layer_name(index: int) -> str:
+    """Name of an unrolled layer; sorts in layer order."""
+    return f"{index:03d}"
+
+
+def stack(params: Params) -> Params:
+    """Params of unrolled layers with their leaves stacked `[L, ...]`."""
+    layers = [params["layers"][name] for name in sorted(params["layers"])]
+    return {**params, "layers": jax.tree.map(lambda *x: jnp.stack(x), *layers)}
+
+
+def unstack(params: Params) -> Params:
+    """Params of scanned layers with one dict a layer."""
+    num_layers = len(jax.tree.leaves(params["layers"])[0])
+    layers = {
+        layer_name(i): jax.tree.map(lambda x, i=i: x[i], params["layers"])
+        for i in range(num_layers)
+    }
+    return {**params, "layers": layers}
+
+
+def logical_axes(decoder: Decoder) -> Params:
+    """For each leaf of the params, a tuple with the logical name of each dim."""
+
+    def axes(module: type[Ends] | type[Layer], lead: tuple[str, ...]) -> Params:
+        state = nnx.state(_abstract(module, decoder))
+        named = nnx.map_state(
+            lambda _, leaf: (*lead, *leaf.get_metadata()["axes"]), state
+        )
+        return nnx.to_pure_dict(named)
+
+    if decoder.scan_layers:
+        layers = axes(Layer, ("layers",))
+    else:
+        names = map(layer_name, range(decoder.num_layers))
+        layers = {name: axes(Layer, ()) for name in names}
+    return {"ends": axes(Ends, ()), "layers": layers}
+
+
+def forward(
+    decoder: Decoder,
+    params: Params,
+    tokens_BT: Int[Array, "B T"],
+    positions_BT: Int[Array, "B T"],
+    segment_ids_BT: Int[Array, "B T"],
+    *,
+    remat: bool = False,
+) -> Float[Array, "B T D"]:
+    """Normalised hidden states of packed rows.
+
+    A token attends to the tokens before it that have its segment id. Segment 0 is
+    padding: its outputs are finite and mean nothing. `remat` recomputes each layer
+    in the backward pass.
+    """
+    turns = rotary_turns(decoder, positions_BT)
+    masks = tuple(
+        attention.packed_mask(segment_ids_BT, positions_BT, window)
+        for window in (None, decoder.sliding_window)
+    )
+
+    def body(x: Array, layer: Layer, index: int | Array) -> tuple[Array, None]:
+        mask_BTS = choose(decoder, index, *masks)
+
+        def attend(q: Array, k: Array, v: Array) -> tuple[Array, None]:
+            return attention.attend(q, k, v, mask_BTS, precision(decoder)), None
+
+        return layer(x, choose(decoder, index, *turns), attend)
+
+    x_BTD = ends(decoder, params).embed(tokens_BT)
+    x_BTD, _ = run_layers(decoder, params, x_BTD, body, remat=remat)
+    return ends(decoder, params).normalise(x_BTD)
+
+
+def logits(decoder: Decoder, params: Params, hidden: Array) -> Array:
+    """Float32 logits `[..., V]` of normalised hidden states `[..., D]`."""
+    return ends(decoder, params).logits(hidden)
+
+
+def ends(decoder: Decoder, params: Params) -> Ends:
+    """The module of the embedding, the final norm and the head."""
+    graph, _ = nnx.split(_abstract(Ends, decoder))
+    return nnx.merge(graph, params["ends"])
+
+
+def run_layers(
+    decoder: Decoder,
+    params: Params,
+    x_BTD: Float[Array, "B T D"],
+    body: Body,
+    *,
+    remat: bool = False,
+) -> tuple[Float[Array, "B T D"], Any]:
+    """Runs `body(x, layer, index)` over the layers, scanned or unrolled.
+
+    Returns the last output, and what the bodies carried out, stacked `[L, ...]`.
+    `index` is an int when unrolled and a traced scalar when scanned.
+    """
+    graph, _ = nnx.split(_abstract(Layer, decoder))
+
+    def step(x: Array, weights: Params, index: int | Array) -> tuple[Array, Any]:
+        return body(x, nnx.merge(graph, weights), index)
+
+    if decoder.scan_layers:
+        step = jax.checkpoint(step) if remat else step
+        return jax.lax.scan(
+            lambda x, item: step(x, *item),
+            x_BTD,
+            (params["layers"], jnp.arange(decoder.num_layers)),
+        )
+    step = jax.checkpoint(step, static_argnums=2) if remat else step
+    carried = []
+    for index in range(decoder.num_layers):
+        x_BTD, out = step(x_BTD, params["layers"][layer_name(index)], index)
+        carried.append(out)
+    return x_BTD, jax.tree.map(lambda *leaves: jnp.stack(leaves), *carried)
+
+
+def choose(decoder: Decoder, index: int | Array, of_global: Any, of_local: Any) -> Any:
+    """What belongs to layer `index`: the global or the local variant."""
+    if decoder.sliding_window is None:
+        return of_global
+    is_global = (index + 1) % decoder.global_every == 0
+    if isinstance(is_global, bool):
+        return of_global if is_global else of_local
+    return jax.tree.map(functools.partial(jnp.where, is_global), of_global, of_local)
+
+
+def rotary_turns(
+    decoder: Decoder, positions_BT: Int[Array, "B T"]
+) -> tuple[rotary.Turn, rotary.Turn]:
+    """Rotary angles of global and of local layers."""
+    return (
+        rotary.turn(positions_BT, decoder.head_dim, decoder.rope_base),
+        rotary.turn(positions_BT, decoder.head_dim, decoder.rope_local_base),
+    )
+
+
+def _abstract(module: type[Ends] | type[Layer], decoder: Decoder) -> Ends | Layer:
+    """The module with shapes in the place of weights."""
+    return nnx.eval_shape(lambda: module(decoder, nnx.Rngs(params=jax.random.key(0))))

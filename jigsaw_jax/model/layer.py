@@ -1,0 +1,167 @@
+"""One decoder layer and the two ends of the stack, as flax.nnx modules.
+
+Both the learner and the sampler run these modules; they differ only in the `attend`
+function they pass in.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jigsaw_jax.model import rotary
+from jigsaw_jax.settings import Decoder
+from jigsaw_jax.types import Array, Float, Int
+
+Attend = Callable[[Array, Array, Array], tuple[Array, Any]]
+
+
+def precision(decoder: Decoder) -> jax.lax.Precision:
+    """Precision of matrix products: float32 means float32, on a TPU too."""
+    exact = decoder.dtype == "float32"
+    return jax.lax.Precision.HIGHEST if exact else jax.lax.Precision.DEFAULT
+
+
+def _weight(
+    rngs: nnx.Rngs, decoder: Decoder, shape: tuple[int, ...], axes: tuple[str, ...]
+) -> nnx.Param:
+    """A normal random weight whose metadata names its logical axes."""
+    value = jax.random.normal(rngs.params(), shape, jnp.dtype(decoder.param_dtype))
+    scale = jnp.asarray(decoder.init_scale, value.dtype)
+    return nnx.Param(value * scale, axes=axes)
+
+
+def _norm(decoder: Decoder, size: int, axis: str) -> nnx.Param:
+    """A norm's weight, at the value that leaves its input's scale alone."""
+    start = 0.0 if decoder.norm_has_offset else 1.0
+    return nnx.Param(
+        jnp.full((size,), start, jnp.dtype(decoder.param_dtype)), axes=(axis,)
+    )
+
+
+def rms_norm(decoder: Decoder, x: Array, weight: Array) -> Array:
+    """RMSNorm over the last dim, in float32, cast back to the compute type."""
+    x32 = x.astype(jnp.float32)
+    square = jnp.mean(jnp.square(x32), axis=-1, keepdims=True)
+    scale = weight.astype(jnp.float32) + (1.0 if decoder.norm_has_offset else 0.0)
+    scale = jnp.expand_dims(scale, range(x.ndim - 1))
+    return (x32 * jax.lax.rsqrt(square + decoder.norm_eps) * scale).astype(x.dtype)
+
+
+class Layer(nnx.Module):
+    """Attention and gated MLP, each with its norm and residual."""
+
+    def __init__(self, decoder: Decoder, rngs: nnx.Rngs) -> None:
+        """Makes random weights; `decoder` stays static."""
+        d, n, k, h, f = (
+            decoder.model_dim,
+            decoder.num_heads,
+            decoder.num_kv_heads,
+            decoder.head_dim,
+            decoder.hidden_dim,
+        )
+        self.decoder = decoder
+        self.attention_norm = _norm(decoder, d, "embed")
+        self.query = _weight(rngs, decoder, (d, n, h), ("embed", "heads", "head_dim"))
+        self.key = _weight(rngs, decoder, (d, k, h), ("embed", "kv_heads", "head_dim"))
+        self.value = _weight(
+            rngs, decoder, (d, k, h), ("embed", "kv_heads", "head_dim")
+        )
+        self.output = _weight(rngs, decoder, (n, h, d), ("heads", "head_dim", "embed"))
+        if decoder.qk_norm:
+            self.query_norm = _norm(decoder, h, "head_dim")
+            self.key_norm = _norm(decoder, h, "head_dim")
+        self.mlp_norm = _norm(decoder, d, "embed")
+        self.gate = _weight(rngs, decoder, (d, f), ("embed", "mlp"))
+        self.up = _weight(rngs, decoder, (d, f), ("embed", "mlp"))
+        self.down = _weight(rngs, decoder, (f, d), ("mlp", "embed"))
+        if decoder.sandwich_norms:
+            self.attention_out_norm = _norm(decoder, d, "embed")
+            self.mlp_out_norm = _norm(decoder, d, "embed")
+
+    def _product(self, equation: str, x: Array, weight: nnx.Param) -> Array:
+        return jnp.einsum(
+            equation,
+            x,
+            weight[...].astype(x.dtype),
+            precision=precision(self.decoder),
+        )
+
+    def __call__(
+        self, x_BTD: Float[Array, "B T D"], turn: rotary.Turn, attend: Attend
+    ) -> tuple[Float[Array, "B T D"], Any]:
+        """The layer's output and whatever `attend` hands on (new keys and values).
+
+        `turn` holds the rotary angles of the T positions; `attend` maps query, key
+        and value of the T tokens to the attention's output.
+        """
+        y_BTD = rms_norm(self.decoder, x_BTD, self.attention_norm[...])
+        q_BTNH = self._product("BTD,DNH->BTNH", y_BTD, self.query)
+        k_BTKH = self._product("BTD,DKH->BTKH", y_BTD, self.key)
+        v_BTKH = self._product("BTD,DKH->BTKH", y_BTD, self.value)
+        if self.decoder.qk_norm:
+            q_BTNH = rms_norm(self.decoder, q_BTNH, self.query_norm[...])
+            k_BTKH = rms_norm(self.decoder, k_BTKH, self.key_norm[...])
+        q_BTNH, k_BTKH = rotary.rotate(q_BTNH, turn), rotary.rotate(k_BTKH, turn)
+        o_BTNH, carried = attend(q_BTNH, k_BTKH, v_BTKH)
+        y_BTD = self._product("BTNH,NHD->BTD", o_BTNH, self.output)
+        if self.decoder.sandwich_norms:
+            y_BTD = rms_norm(self.decoder, y_BTD, self.attention_out_norm[...])
+        x_BTD = x_BTD + y_BTD
+        return x_BTD + self._mlp(x_BTD), carried
+
+    def _mlp(self, x_BTD: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        y_BTD = rms_norm(self.decoder, x_BTD, self.mlp_norm[...])
+        gate_BTF = self._product("BTD,DF->BTF", y_BTD, self.gate)
+        if self.decoder.activation == "silu":
+            gate_BTF = jax.nn.silu(gate_BTF)
+        else:
+            gate_BTF = jax.nn.gelu(gate_BTF, approximate=True)
+        up_BTF = self._product("BTD,DF->BTF", y_BTD, self.up)
+        y_BTD = self._product("BTF,FD->BTD", gate_BTF * up_BTF, self.down)
+        if self.decoder.sandwich_norms:
+            y_BTD = rms_norm(self.decoder, y_BTD, self.mlp_out_norm[...])
+        return y_BTD
+
+
+class Ends(nnx.Module):
+    """What stands before and behind the layers: embedding, final norm and head."""
+
+    def __init__(self, decoder: Decoder, rngs: nnx.Rngs) -> None:
+        """Makes random weights; `decoder` stays static."""
+        v, d = decoder.vocab_size, decoder.model_dim
+        self.decoder = decoder
+        self.embedding = _weight(rngs, decoder, (v, d), ("vocab", "embed"))
+        self.final_norm = _norm(decoder, d, "embed")
+        if not decoder.tied_head:
+            self.head = _weight(rngs, decoder, (d, v), ("embed", "vocab"))
+
+    def embed(self, tokens_BT: Int[Array, "B T"]) -> Float[Array, "B T D"]:
+        """Embeddings in the compute type; ids outside the vocabulary are clipped.
+
+        Clipping keeps whatever id stands at a padded place from becoming NaN.
+        """
+        rows_BTD = self.embedding[...].at[tokens_BT].get(mode="clip")
+        rows_BTD = rows_BTD.astype(jnp.dtype(self.decoder.dtype))
+        if self.decoder.scale_embedding:
+            root = jnp.sqrt(jnp.float32(self.decoder.model_dim))
+            rows_BTD = rows_BTD * root.astype(rows_BTD.dtype)
+        return rows_BTD
+
+    def normalise(self, x_BTD: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        """The final norm."""
+        return rms_norm(self.decoder, x_BTD, self.final_norm[...])
+
+    def logits(self, hidden: Array) -> Array:
+        """Float32 logits of normalised hidden states `[..., D]`."""
+        tied = self.decoder.tied_head
+        weight = self.embedding[...] if tied else self.head[...]
+        return jnp.einsum(
+            "...D,VD->...V" if tied else "...D,DV->...V",
+            hidden,
+            weight.astype(hidden.dtype),
+            precision=precision(self.decoder),
+            preferred_element_type=jnp.float32,
+        )

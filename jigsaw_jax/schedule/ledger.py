@@ -204,12 +204,18 @@ class Ledger:
         self._reasons[reason] = self._reasons.get(reason, 0) + 1
 
     def state(self, sample: SampleId) -> State:
-        """Where the sample is; KeyError if it was never opened."""
+        """Where the sample is.
+
+        Raises:
+          LedgerError: where it was never opened.
+        """
         group = GroupId(sample.uid, sample.draw)
-        if group in self._ended:
-            is_committed = self._ended[group] == _COMMITTED
-            return State.COMMITTED if is_committed else State.DROPPED
-        return self._open[group].states[sample.sample]
+        if group in self._open:
+            return self._open[group].states[sample.sample]
+        if group not in self._ended:
+            raise LedgerError(f"{sample} must have been opened, is unknown")
+        is_committed = self._ended[group] == _COMMITTED
+        return State.COMMITTED if is_committed else State.DROPPED
 
     def attempt(self, sample: SampleId) -> int:
         """The current attempt of a sample whose group is open."""

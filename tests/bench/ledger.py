@@ -30,7 +30,7 @@ def main():
         ledger.commit(index + 1)
         num_transitions += SAMPLES * (len(PATH) + 3)
     wall_s = time.perf_counter() - start_s
-    print(f"{num_transitions / wall_s:,.0f} transitions a second")  # noqa: T201
+    print(f"{num_transitions / wall_s:,.0f} transitions a second")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,177 @@
+"""Bounded staleness by pacing: what is admitted can always train in time.
+
+Update n trains weights that hold n updates and is published as version n + 1. A group
+first admitted under version v may train in updates up to its deadline v + S. Two rules
+keep that, and nothing is ever discarded for its age (docs/pipeline.md has the proof):
+
+    admission   groups not dropped, ever      <= (S + version + 1) U
+    hand-off    open groups of deadline <= d <= free places in updates n..d, all d >= n
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from jigsaw_jax.schedule.groups import OpenGroup, Standing
+from jigsaw_jax.settings import Pipeline
+
+
+def capacity(
+    settings: Pipeline, *, version: int, updates_done: int, outstanding: int
+) -> int:
+    """How many groups may be admitted now.
+
+    This is (S + version + 1) U less the groups admitted and not dropped, where those
+    that have trained are counted as updates: a counter that restarts with a process
+    would let hundreds of groups in.
+
+    Args:
+      settings: S and U.
+      version: what the samplers serve.
+      updates_done: updates stepped, of U groups each.
+      outstanding: groups admitted, neither dropped nor in an update that has stepped.
+    """
+    lead = settings.staleness_max + version + 1 - updates_done
+    return max(lead * settings.groups_per_update - outstanding, 0)
+
+
+def is_in_time(
+    deadline: int, others: Sequence[int], *, update: int, free: int, size: int
+) -> bool:
+    """Whether a group may take a place of an update without making another late.
+
+    Args:
+      deadline: last update that may train the group.
+      others: deadlines of the other open groups.
+      update: index of the update that is being filled.
+      free: places left in it.
+      size: places of each later update.
+    """
+    for last in range(update, deadline):
+        places = free - 1 + (last - update) * size
+        if sum(other <= last for other in others) > places:
+            return False
+    return True
+
+
+class Pacing:
+    """The mode "async": a round is one update, R = U.
+
+    Attributes:
+      opens_whole: groups open one by one.
+      round: updates whose weights were sent to the samplers.
+      version: what the samplers serve; also the updates that its weights hold.
+      may_admit: whether samples may start now; not before the weights of a restored
+        run are served under their own version.
+    """
+
+    opens_whole: ClassVar[bool] = False
+
+    def __init__(self, settings: Pipeline, *, updates: int) -> None:
+        self._settings = settings
+        self._updates = updates
+        self.round = 0
+        self.version = 0
+        self.may_admit = True
+
+    @property
+    def version_updates(self) -> int:
+        """Updates that the weights of `version` hold."""
+        return self.version
+
+    def openings(self, now: Standing) -> int:
+        """How many groups may open."""
+        room = capacity(
+            self._settings,
+            version=self.version,
+            updates_done=now.updates_done,
+            outstanding=now.filled + len(now.groups),
+        )
+        return min(room, self._untaken(now))
+
+    def opened(self) -> None:
+        """The groups that `openings` allowed are open."""
+
+    def wanted(self, now: Standing) -> int:
+        """How many prompts should wait: one update's, at most, beyond `openings`."""
+        size = self._settings.groups_per_update
+        ahead = min(self._settings.prefetch_groups or size, size)
+        return min(self.openings(now) + ahead, self._untaken(now))
+
+    def takeable(self, now: Standing) -> list[OpenGroup]:
+        """The pending groups that may train now, in FIFO order."""
+        deadlines = {
+            order: group.version + self._settings.staleness_max
+            for order, group in now.groups.items()
+            if group.version is not None
+        }
+        free = self._settings.groups_per_update - now.filled
+        taken: list[OpenGroup] = []
+        for group in now.pending:
+            if len(taken) == free:
+                break
+            deadline = deadlines.pop(group.order)
+            assert deadline >= now.updates_done
+            if is_in_time(
+                deadline,
+                list(deadlines.values()),
+                update=now.updates_done,
+                free=free - len(taken),
+                size=self._settings.groups_per_update,
+            ):
+                taken.append(group)
+                continue
+            deadlines[group.order] = deadline
+            # Groups are admitted in order, so the next in order is always in time.
+            assert self._settings.reduction != "ordered"
+        return taken
+
+    def is_tail(self, now: Standing) -> bool:
+        """Whether no further group can join the update that is being filled."""
+        return now.is_exhausted and not now.groups
+
+    def close(self, now: Standing) -> int | None:
+        """The version to publish, if an update has been stepped, or None."""
+        if self.round == now.updates_done:
+            return None
+        self.round = now.updates_done
+        return self.round
+
+    def published(self, version: int) -> None:
+        """The samplers serve `version`; one they have served before changes nothing.
+
+        Raises:
+          ValueError: a version that was not sent.
+        """
+        if version > self.round:
+            raise ValueError(
+                f"VersionPublished.version must be at most the {self.round} sent, "
+                f"got {version!r}"
+            )
+        self.version = max(self.version, version)
+        self.may_admit = self.may_admit or self.version == self.round
+
+    def accepts(self, group: OpenGroup, version: int) -> bool:
+        """Whether a sample whose oldest token has this version may train."""
+        return group.version is not None and group.version <= version <= self.round
+
+    def staleness(self, update: int, version: int) -> int:
+        """Updates between a token's weights and those that train on it."""
+        return update - version
+
+    def empty_rounds(self, now: Standing) -> int:
+        """Times U groups that were given up in a row."""
+        return now.barren // self._settings.groups_per_update
+
+    def snapshot(self) -> dict[str, Any]:
+        """JSON values; a version under way is not in it and is sent again."""
+        return {"version": self.version}
+
+    def restore(self, snapshot: dict[str, Any], *, updates_done: int) -> None:
+        """Take over a snapshot made after `updates_done` updates."""
+        self.version = self.round = snapshot["version"]
+        self.may_admit = self.version == updates_done
+
+    def _untaken(self, now: Standing) -> int:
+        """Groups that the rest of the run still needs beyond the open ones."""
+        left = (self._updates - now.updates_done) * self._settings.groups_per_update
+        return max(left - now.filled - len(now.groups), 0)

@@ -1,0 +1,379 @@
+"""The machine that the shells drive: events in, effects out.
+
+    PromptsOffered > Source > [open] > Requests > AdmitSample > Slots > ScoreSample
+      > verdict > pending FIFO > AccumulateGroups > StepUpdate > PublishVersion
+
+`Ledger` says where each sample is; `Sampling` keeps the slots full; `Rounds` or
+`Pacing` say when groups may open and train, and when a version is published. Every
+event is followed by one pass over what may now happen, in the order of `_advance`.
+docs/pipeline.md states the rules.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from jigsaw_jax import records
+from jigsaw_jax.records import Effect, Event, GroupId
+from jigsaw_jax.schedule import groups as group_rules
+from jigsaw_jax.schedule.assembly import Assembly, fifo_prefix
+from jigsaw_jax.schedule.groups import OpenGroup, Standing
+from jigsaw_jax.schedule.ledger import Ledger, State
+from jigsaw_jax.schedule.pacing import Pacing
+from jigsaw_jax.schedule.rounds import Rounds
+from jigsaw_jax.schedule.sampling import Sampling
+from jigsaw_jax.schedule.source import Source
+from jigsaw_jax.settings import Pipeline as Settings
+
+
+class Pipeline:
+    """One RL run's schedule.
+
+    Effects are to be carried out in order, and before the next event is applied;
+    `RequestPrompts` is always the last, so a shell may answer it at once.
+
+    Attributes:
+      staleness: mean and maximum age, in versions, of the oldest token of the groups
+        of the last update.
+      is_finished: whether `Finish` was sent.
+    """
+
+    def __init__(
+        self, settings: Settings, *, updates: int, checkpoint_every: int
+    ) -> None:
+        """Make a run that has not begun.
+
+        Args:
+          settings: of rounds and admission.
+          updates: optimizer steps of the run; a round with nothing to train has none.
+          checkpoint_every: updates between checkpoints.
+        """
+        self._settings = settings
+        self._updates = updates
+        self._checkpoint_every = checkpoint_every
+        self._ledger = Ledger(settings.samples_per_group)
+        self._source = Source()
+        self._assembly = Assembly()
+        rules = Pacing if settings.mode == "async" else Rounds
+        self._rounds: Rounds | Pacing = rules(settings, updates=updates)
+        self._effects: list[Effect] = []
+        self._sampling = Sampling(
+            settings,
+            self._ledger,
+            accepts=self._rounds.accepts,
+            emit=lambda effect: self._effects.append(effect),
+        )
+        self._pending: list[int] = []
+        self._barren = 0
+        self._written = self._durable = -1
+        self._is_started = self._is_stopping = self._is_ending = False
+        self._error: str | None = None
+        self.staleness = (0.0, 0)
+        self.is_finished = False
+        self._handlers: dict[type[Event], Callable[[Any], None]] = {
+            records.WorkerJoined: self._sampling.worker_joined,
+            records.WorkerLost: self._sampling.worker_lost,
+            records.PromptsOffered: self._source.offer,
+            records.SampleStarted: self._sampling.started,
+            records.SampleFinished: self._sampling.finished,
+            records.SampleFailed: self._sampling.failed,
+            records.SampleScored: self._sampling.scored,
+            records.GroupsAccumulated: lambda e: self._assembly.accumulated(e),
+            records.UpdateStepped: self._update_stepped,
+            records.VersionPublished: lambda e: self._rounds.published(e.version),
+            records.CheckpointDurable: self._checkpoint_durable,
+            records.StopRequested: self._stop_requested,
+        }
+
+    def start(self, now_s: float = 0.0) -> list[Effect]:
+        """Begin, or go on after `restore`; the first effects."""
+        del now_s
+        assert not self._is_started
+        self._is_started = True
+        return self._advance()
+
+    def apply(self, event: Event) -> list[Effect]:
+        """Take an event in and return what is to be done, in order.
+
+        Args:
+          event: late and doubled reports are allowed and change nothing.
+
+        Raises:
+          LedgerError: a report of something that cannot have happened.
+          ValueError: an event with a value that it must not have.
+        """
+        self._handlers[type(event)](event)
+        return self._advance()
+
+    # What the shell reads.
+
+    @property
+    def version(self) -> int:
+        """What the samplers serve; of the current round in "sync" and "stream"."""
+        return self._rounds.version
+
+    @property
+    def version_updates(self) -> int:
+        """Updates that the weights of `version` hold."""
+        return self._rounds.version_updates
+
+    @property
+    def round(self) -> int:
+        """Index of the round under way, so the number of those that are over."""
+        return self._rounds.round
+
+    @property
+    def updates_done(self) -> int:
+        """Optimizer steps taken."""
+        return self._assembly.updates_done
+
+    @property
+    def next_prompt_index(self) -> int:
+        """Position in the data of the next prompt to offer."""
+        return self._source.position
+
+    @property
+    def groups_committed(self) -> int:
+        """Groups whose update is in a durable checkpoint."""
+        committed = self._ledger.counts()[State.COMMITTED.value]
+        return committed // self._settings.samples_per_group
+
+    @property
+    def rejected(self) -> int:
+        """Samples refused for tokens of a version that they must not have."""
+        return self._sampling.rejected
+
+    def ledger_counts(self) -> dict[str, int]:
+        """Samples in each state of the ledger."""
+        return self._ledger.counts()
+
+    def dropped_reasons(self) -> dict[str, int]:
+        """Dropped groups by reason."""
+        return self._ledger.dropped_reasons()
+
+    def ended(self) -> dict[GroupId, str]:
+        """Every ended group with "committed" or the reason of its drop."""
+        return dict(self._ledger.ended())
+
+    def outstanding(self) -> tuple[tuple[str, int], ...]:
+        """The (uid, position) of each prompt that was offered and is still needed."""
+        under_way = [*self._assembly.groups, *self._sampling.groups.values()]
+        pairs = sorted((group.order, group.id.uid) for group in under_way)
+        return tuple((uid, order) for order, uid in pairs) + self._source.waiting()
+
+    def snapshot(self) -> dict[str, Any]:
+        """What `restore` needs, as JSON values."""
+        under_way = [*self._assembly.groups, *self._sampling.groups.values()]
+        return {
+            "mode": self._settings.mode,
+            "updates_done": self.updates_done,
+            "ledger": self._ledger.snapshot(),
+            "source": self._source.snapshot(),
+            "rounds": self._rounds.snapshot(),
+            "groups": sorted([g.order, g.id.uid, g.id.draw] for g in under_way),
+            "barren": self._barren,
+        }
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Take over a snapshot, before `start`.
+
+        The learner must hold `updates_done` updates and the samplers the weights of
+        `version`; where those hold as many updates, they are the learner's.
+
+        Args:
+          snapshot: what `snapshot` returned, possibly through JSON.
+
+        Raises:
+          ValueError: a snapshot of another mode or group size.
+        """
+        assert not self._is_started
+        if snapshot["mode"] != self._settings.mode:
+            raise ValueError(
+                f"Pipeline.mode must be that of the snapshot, {snapshot['mode']!r}, "
+                f"got {self._settings.mode!r}; start a new run directory to change it"
+            )
+        updates_done = snapshot["updates_done"]
+        self._ledger.restore(snapshot["ledger"], updates=updates_done)
+        self._source.restore(snapshot["source"])
+        self._rounds.restore(snapshot["rounds"], updates_done=updates_done)
+        self._assembly = Assembly(updates_done)
+        limit = self._settings.empty_rounds_max * self._settings.groups_per_update
+        self._barren = snapshot["barren"] % limit
+        self._written = self._durable = updates_done
+        still_open = set(self._ledger.open_groups())
+        for order, uid, draw in snapshot["groups"]:
+            if GroupId(uid, draw) in still_open:
+                self._sampling.add(OpenGroup(id=GroupId(uid, draw), order=order))
+
+    # What each event changes.
+
+    def _update_stepped(self, event: records.UpdateStepped) -> None:
+        update = self.updates_done
+        trained = self._assembly.stepped(event)
+        if trained:
+            ages = [self._rounds.staleness(update, g.version_min) for g in trained]
+            self.staleness = sum(ages) / len(ages), max(ages)
+
+    def _checkpoint_durable(self, event: records.CheckpointDurable) -> None:
+        self._durable = max(self._durable, event.updates)
+        self._written = max(self._written, event.updates)
+        self._ledger.commit(event.updates)
+
+    def _stop_requested(self, event: records.StopRequested) -> None:
+        del event
+        self._is_stopping = True
+
+    # What may happen now.
+
+    def _advance(self) -> list[Effect]:
+        if self._is_started and not self._is_ending:
+            self._end_when_due()
+        if self._is_started and not self._is_ending:
+            self._write_when_due()
+            self._judge()
+            self._feed()
+            self._open()
+            if self._rounds.may_admit:
+                self._sampling.admit(self.version)
+            self._request()
+        if self._is_ending and not self.is_finished and not self._is_unsaved():
+            self.is_finished = True
+            self._effects.append(records.Finish(error=self._error))
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _is_unsaved(self) -> bool:
+        return self._durable < self.updates_done
+
+    def _end_when_due(self) -> None:
+        if self._assembly.is_busy:
+            return
+        now = self._standing()
+        num_empty = self._rounds.empty_rounds(now)
+        is_done = self.updates_done >= self._updates
+        is_out = now.is_exhausted and not now.groups and not now.filled
+        if is_done or is_out:
+            self._end(drops_rest=True)
+        elif num_empty >= self._settings.empty_rounds_max:
+            self._error = (
+                f"nothing could train in {num_empty} rounds in a row: in every group "
+                "the rewards are all equal or missing. Check the reward, take easier "
+                "or harder problems, or raise Pipeline.samples_per_group, "
+                "Pipeline.redraws_max or Pipeline.empty_rounds_max"
+            )
+            self._end(drops_rest=False)
+        elif self._is_stopping and not now.filled:
+            self._end(drops_rest=False)
+
+    def _end(self, *, drops_rest: bool) -> None:
+        """Stop all work; groups that are left end, or wait for a later run."""
+        self._is_ending = True
+        if drops_rest:
+            self._pending.clear()
+            for order in list(self._sampling.groups):
+                self._sampling.drop(order, "run_end")
+        self._sampling.stop()
+        if self._written < self.updates_done:
+            self._write(is_final=True)
+
+    def _write_when_due(self) -> None:
+        done = self.updates_done
+        if done > max(self._written, 0) and done % self._checkpoint_every == 0:
+            self._write(is_final=False)
+
+    def _write(self, *, is_final: bool) -> None:
+        self._written = self.updates_done
+        self._effects.append(
+            records.WriteCheckpoint(updates=self._written, is_final=is_final)
+        )
+
+    def _judge(self) -> None:
+        while self._sampling.complete:
+            order = self._sampling.complete[0]
+            if self._settings.reduction == "ordered":
+                order = min(
+                    o for o, g in self._sampling.groups.items() if not g.is_judged
+                )
+                if order not in self._sampling.complete or self._is_enough():
+                    return
+            self._pass_or_drop(self._sampling.groups[order])
+
+    def _is_enough(self) -> bool:
+        """Whether the run can train no more than has been judged.
+
+        In order, verdicts past the run's last group would depend on timing. A barrier
+        has no such end: it opens when all are judged.
+        """
+        left = (self._updates - self.updates_done) * self._settings.groups_per_update
+        num_judged = len(self._pending) + len(self._assembly.groups)
+        return self._settings.mode != "sync" and num_judged >= left
+
+    def _pass_or_drop(self, group: OpenGroup) -> None:
+        reason = group_rules.verdict(group.values.values(), self._settings.filter)
+        if reason is None:
+            group.is_judged = True
+            self._sampling.complete.remove(group.order)
+            self._ledger.ready(group.id)
+            self._pending.append(group.order)
+            return
+        self._sampling.drop(group.order, reason)
+        uid, draw = group.id
+        if reason == "zero_variance" and draw < self._settings.redraws_max:
+            again = OpenGroup(id=GroupId(uid, draw + 1), order=group.order)
+            self._ledger.open(again.id)
+            self._sampling.add(again)
+        else:
+            self._barren += 1
+
+    def _feed(self) -> None:
+        """Give the idle learner its next command, and publish between updates."""
+        if self._assembly.is_busy:
+            return
+        now = self._standing()
+        size = self._settings.groups_per_update
+        if now.filled and (now.filled == size or self._rounds.is_tail(now)):
+            self._effects.append(self._assembly.step())
+            return
+        if not now.filled:
+            version = self._rounds.close(now)
+            if version is not None:
+                self._effects.append(records.PublishVersion(version=version))
+        is_ordered = self._settings.reduction == "ordered"
+        taken = fifo_prefix(
+            self._rounds.takeable(now),
+            places=1 if is_ordered else size - now.filled,
+            token_budget=self._settings.token_budget,
+        )
+        for group in taken:
+            self._pending.remove(group.order)
+            self._sampling.forget(group)
+            self._ledger.lease(group.id, self.updates_done)
+        if taken:
+            self._barren = 0
+            self._effects.append(self._assembly.hand(taken))
+
+    def _open(self) -> None:
+        num = self._rounds.openings(self._standing())
+        if not num or (self._rounds.opens_whole and not self._source.can_give(num)):
+            return
+        opening = self._source.take(num)
+        for uid, position in opening:
+            group = OpenGroup(id=GroupId(uid, 0), order=position)
+            self._ledger.open(group.id)
+            self._sampling.add(group)
+        if opening:
+            self._rounds.opened()
+
+    def _request(self) -> None:
+        request = self._source.top_up(self._rounds.wanted(self._standing()))
+        if request is not None:
+            self._effects.append(request)
+
+    def _standing(self) -> Standing:
+        return Standing(
+            updates_done=self.updates_done,
+            filled=len(self._assembly.groups),
+            groups=self._sampling.groups,
+            pending=[self._sampling.groups[order] for order in self._pending],
+            barren=self._barren,
+            is_exhausted=self._source.is_exhausted,
+        )

@@ -1,0 +1,174 @@
+"""The sampler's side: open groups, from their opening to their hand-off or drop."""
+
+from collections.abc import Callable
+
+from jigsaw_jax import records
+from jigsaw_jax.records import Effect, GroupId, SampleId
+from jigsaw_jax.schedule.admission import Requests, admission
+from jigsaw_jax.schedule.groups import OpenGroup
+from jigsaw_jax.schedule.ledger import Ledger, State
+from jigsaw_jax.schedule.slots import Slots
+from jigsaw_jax.settings import Pipeline
+
+
+class Sampling:
+    """Keeps slots full and collects what comes back, by uid alone.
+
+    Attributes:
+      groups: open groups by order.
+      complete: orders of those whose samples are all scored and that wait for a
+        verdict, in the order of completion.
+      rejected: samples refused for tokens of a version that they must not have.
+    """
+
+    def __init__(
+        self,
+        settings: Pipeline,
+        ledger: Ledger,
+        *,
+        accepts: Callable[[OpenGroup, int], bool],
+        emit: Callable[[Effect], None],
+    ) -> None:
+        """Begin with no group and no worker.
+
+        Args:
+          settings: of admission and attempts.
+          ledger: of the run; this class moves samples up to "scored".
+          accepts: whether a sample with an oldest token of this version may train.
+          emit: takes effects.
+        """
+        self._settings = settings
+        self._ledger = ledger
+        self._accepts = accepts
+        self._emit = emit
+        self._requests = Requests()
+        self._admission = admission(settings)
+        self._slots = Slots()
+        self._orders: dict[GroupId, int] = {}
+        self.groups: dict[int, OpenGroup] = {}
+        self.complete: list[int] = []
+        self.rejected = 0
+
+    def add(self, group: OpenGroup) -> None:
+        """Let a group arrive that is queued in the ledger."""
+        self.groups[group.order] = group
+        self._orders[group.id] = group.order
+        self._requests.add(group.order, self._samples(group.id))
+
+    def forget(self, group: OpenGroup) -> None:
+        """The group is the learner's now."""
+        del self.groups[group.order]
+        del self._orders[group.id]
+
+    def drop(self, order: int, reason: str) -> None:
+        """End an open group and all that runs of it."""
+        group = self.groups[order]
+        for sample in self._samples(group.id):
+            self._cancel(sample)
+        self._requests.remove(order)
+        if order in self.complete:
+            self.complete.remove(order)
+        self.forget(group)
+        self._ledger.drop(group.id, reason)
+        self._emit(records.DropGroup(group=group.id, reason=reason))
+
+    def stop(self) -> None:
+        """Cancel all that runs; the draws are queued again."""
+        for sample in self._slots.running():
+            attempt = self._ledger.attempt(sample)
+            self._cancel(sample)
+            self._ledger.requeue(sample, attempt, is_failure=False)
+
+    def admit(self, version: int) -> None:
+        """Fill free slots with the requests that may enter."""
+        while worker := self._slots.roomiest():
+            order = self._admission.choose(self._requests)
+            if order is None:
+                return
+            sample = self._requests.pop(order)
+            attempt = self._ledger.attempt(sample)
+            self._ledger.move(sample, attempt, State.ADMITTED)
+            self._slots.occupy(worker, sample, attempt)
+            group = self.groups[order]
+            if group.version is None:
+                group.version = version
+            self._emit(
+                records.AdmitSample(
+                    id=sample, attempt=attempt, worker=worker, version=version
+                )
+            )
+
+    # What each event changes.
+
+    def worker_joined(self, event: records.WorkerJoined) -> None:
+        """Take its slots; one that joins twice restarted before its loss was seen."""
+        self._lose(event.worker)
+        self._slots.join(event.worker, event.slots)
+
+    def worker_lost(self, event: records.WorkerLost) -> None:
+        """Queue again what ran on it."""
+        self._lose(event.worker)
+
+    def started(self, event: records.SampleStarted) -> None:
+        """The sample decodes."""
+        # Only an environment's answer lets a finished turn run again.
+        if self._ledger.state(event.id) is not State.WAITING_ENV:
+            self._ledger.move(event.id, event.attempt, State.RUNNING)
+
+    def finished(self, event: records.SampleFinished) -> None:
+        """Free the slot and have the sample scored."""
+        if not self._ledger.move(event.id, event.attempt, State.WAITING_ENV):
+            return
+        self._slots.release(event.id)
+        group = self._group(event.id)
+        if not self._accepts(group, event.version_min):
+            self.rejected += 1
+            self._retry(event.id, event.attempt)
+            return
+        group.tokens[event.id.sample] = event.num_tokens
+        group.versions[event.id.sample] = event.version_min
+        if len(group.tokens) == self._settings.samples_per_group:
+            self._requests.remove(group.order)
+        self._emit(records.ScoreSample(id=event.id, attempt=event.attempt))
+
+    def failed(self, event: records.SampleFailed) -> None:
+        """Queue the sample again."""
+        self._retry(event.id, event.attempt)
+
+    def scored(self, event: records.SampleScored) -> None:
+        """Keep the value; the last one completes the group."""
+        if not self._ledger.move(event.id, event.attempt, State.SCORED):
+            return
+        group = self._group(event.id)
+        group.values[event.id.sample] = event.value
+        if len(group.values) == self._settings.samples_per_group:
+            self.complete.append(group.order)
+
+    def _group(self, sample: SampleId) -> OpenGroup:
+        return self.groups[self._orders[GroupId(sample.uid, sample.draw)]]
+
+    def _samples(self, group: GroupId) -> list[SampleId]:
+        return [SampleId(*group, i) for i in range(self._settings.samples_per_group)]
+
+    def _lose(self, worker: str) -> None:
+        for sample, attempt in self._slots.lose(worker):
+            self._retry(sample, attempt)
+
+    def _cancel(self, sample: SampleId) -> None:
+        """Free the sample's slot if it has one."""
+        place = self._slots.release(sample)
+        if place is not None:
+            worker, attempt = place
+            self._emit(records.CancelSample(id=sample, attempt=attempt, worker=worker))
+
+    def _retry(self, sample: SampleId, attempt: int) -> None:
+        if not self._ledger.requeue(sample, attempt):
+            return
+        self._slots.release(sample)
+        group = self._group(sample)
+        group.tokens.pop(sample.sample, None)
+        group.versions.pop(sample.sample, None)
+        if self._ledger.failures(sample) >= self._settings.attempts_max:
+            self.drop(group.order, "attempts")
+        else:
+            self._requests.add(group.order, [sample])

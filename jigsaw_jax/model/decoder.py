@@ -13,7 +13,7 @@ from jigsaw_jax.model.layer import Ends, Layer, precision
 from jigsaw_jax.settings import Decoder
 from jigsaw_jax.types import Array, Float, Int, Params
 
-Body = Callable[[Array, Layer, int | Array], tuple[Array, Any]]
+Body = Callable[[Array, Layer, int | Array, Any], tuple[Array, Any]]
 
 
 def init_params(decoder: Decoder, seed: int | Array) -> Params:
@@ -94,11 +94,12 @@ def forward(
         for window in (None, decoder.sliding_window)
     )
 
-    def body(x: Array, layer: Layer, index: int | Array) -> tuple[Array, None]:
+    def body(x: Array, layer: Layer, index: int | Array, _: None) -> Any:
         mask_BTS = choose(decoder, index, *masks)
 
         def attend(q: Array, k: Array, v: Array) -> tuple[Array, None]:
-            return attention.attend(q, k, v, mask_BTS, precision(decoder)), None
+            cached = attention.as_cached(k, v)
+            return attention.attend(q, *cached, mask_BTS, precision(decoder)), None
 
         return layer(x, choose(decoder, index, *turns), attend)
 
@@ -124,31 +125,31 @@ def run_layers(
     x_BTD: Float[Array, "B T D"],
     body: Body,
     *,
+    contexts: Any = None,
     remat: bool = False,
 ) -> tuple[Float[Array, "B T D"], Any]:
-    """Runs `body(x, layer, index)` over the layers, scanned or unrolled.
+    """Runs `body(x, layer, index, context)` over the layers, scanned or unrolled.
 
-    Returns the last output, and what the bodies carried out, stacked `[L, ...]`.
-    `index` is an int when unrolled and a traced scalar when scanned.
+    `contexts` and what the bodies carry out (the second of the result) hold one entry
+    a layer: a tuple of them when unrolled, stacked `[L, ...]` when scanned. `index` is
+    an int when unrolled and a traced scalar when scanned.
     """
     graph, _ = nnx.split(_abstract(Layer, decoder))
 
-    def step(x: Array, weights: Params, index: int | Array) -> tuple[Array, Any]:
-        return body(x, nnx.merge(graph, weights), index)
+    def step(x: Array, weights: Params, context: Any, index: int | Array) -> Any:
+        return body(x, nnx.merge(graph, weights), index, context)
 
     if decoder.scan_layers:
         step = jax.checkpoint(step) if remat else step
-        return jax.lax.scan(
-            lambda x, item: step(x, *item),
-            x_BTD,
-            (params["layers"], jnp.arange(decoder.num_layers)),
-        )
-    step = jax.checkpoint(step, static_argnums=2) if remat else step
+        items = (params["layers"], contexts, jnp.arange(decoder.num_layers))
+        return jax.lax.scan(lambda x, item: step(x, *item), x_BTD, items)
+    step = jax.checkpoint(step, static_argnums=3) if remat else step
     carried = []
     for index in range(decoder.num_layers):
-        x_BTD, out = step(x_BTD, params["layers"][layer_name(index)], index)
+        context = None if contexts is None else contexts[index]
+        x_BTD, out = step(x_BTD, params["layers"][layer_name(index)], context, index)
         carried.append(out)
-    return x_BTD, jax.tree.map(lambda *leaves: jnp.stack(leaves), *carried)
+    return x_BTD, tuple(carried)
 
 
 def choose(decoder: Decoder, index: int | Array, of_global: Any, of_local: Any) -> Any:

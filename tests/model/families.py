@@ -8,7 +8,7 @@ from jigsaw_jax.settings import Decoder
 
 SIZES = {
     "vocab_size": 61,
-    "num_layers": 4,
+    "num_layers": 2,
     "model_dim": 24,
     "hidden_dim": 40,
     "num_heads": 4,

@@ -24,6 +24,9 @@ def decoder(request):
     return FAMILIES[request.param]
 
 
+_init = jax.jit(model.init_params, static_argnums=0)
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def _run(decoder, params, tokens_BT, positions_BT, segments_BT):
     hidden = model.forward(decoder, params, tokens_BT, positions_BT, segments_BT)
@@ -57,12 +60,8 @@ def test_scanned_layers_equal_unrolled_layers(decoder):
 
 def test_initial_weights_do_not_depend_on_scanning_and_stacking_is_undone(decoder):
     scanned = dataclasses.replace(decoder, scan_layers=True)
-    params = model.init_params(decoder, 3)
-    jax.tree.map(
-        np.testing.assert_array_equal,
-        model.init_params(scanned, 3),
-        model.stack(params),
-    )
+    params = _init(decoder, 3)
+    jax.tree.map(np.testing.assert_array_equal, _init(scanned, 3), model.stack(params))
     jax.tree.map(
         np.testing.assert_array_equal, model.unstack(model.stack(params)), params
     )
@@ -70,13 +69,13 @@ def test_initial_weights_do_not_depend_on_scanning_and_stacking_is_undone(decode
 
 def test_initial_weights_are_normal_with_the_given_scale_and_norms_are_neutral():
     for decoder in (QWEN3, GEMMA3):
-        params = jax.jit(lambda s, d=decoder: model.init_params(d, s))(7)
+        params = _init(decoder, 7)
         table = np.asarray(params["ends"]["embedding"])
         # 1464 values: the standard error of their deviation is 2 %.
         assert abs(table.std() / 0.3 - 1) < 0.08
         norm = 0.0 if decoder.norm_has_offset else 1.0
-        assert (np.asarray(params["layers"]["002"]["mlp_norm"]) == norm).all()
-        layers = [params["layers"][f"00{i}"]["query"] for i in range(4)]
+        assert (np.asarray(params["layers"]["001"]["mlp_norm"]) == norm).all()
+        layers = [params["layers"][f"00{i}"]["query"] for i in range(2)]
         assert not np.array_equal(layers[0], layers[1])
         assert not np.array_equal(params["ends"]["embedding"][:, :8], layers[0][:, 0])
 
@@ -86,11 +85,11 @@ def test_logical_axes_name_every_dim_of_every_leaf(decoder, scan):
     decoder = dataclasses.replace(decoder, scan_layers=scan)
     sizes = {
         "vocab": 61, "embed": 24, "mlp": 40, "heads": 4, "kv_heads": 2, "head_dim": 8,
-        "layers": 4,
+        "layers": 2,
     }  # fmt: skip
     named = jax.tree.map(
         lambda leaf, axes: leaf.shape == tuple(sizes[a] for a in axes),
-        model.init_params(decoder, 0),
+        _init(decoder, 0),
         model.logical_axes(decoder),
     )
     assert all(jax.tree.leaves(named))
@@ -126,7 +125,8 @@ def test_padding_does_not_matter_whatever_stands_in_it(decoder, pad):
         np.testing.assert_allclose(padded[pad : pad + 13], alone, **CLOSE)
 
 
-def test_rematerialised_gradients_equal_plain_ones(decoder):
+def test_rematerialised_gradients_equal_plain_ones():
+    decoder = GEMMA3
     params = random_params(decoder)
     ones = jnp.ones((1, 13), int)
     where = jnp.arange(13)[None]
@@ -137,7 +137,9 @@ def test_rematerialised_gradients_equal_plain_ones(decoder):
         )
         return jnp.mean(jnp.square(model.logits(decoder, params, hidden)))
 
-    plain, remat = (jax.grad(loss)(params, r) for r in (False, True))
+    plain, remat = (
+        jax.jit(jax.grad(loss), static_argnums=1)(params, r) for r in (False, True)
+    )
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
         plain,

@@ -1,0 +1,155 @@
+"""The decoder with a key-value cache: prefill, one decode step, a longer chunk.
+
+A cache holds one `KeysValues` a layer (a tuple of them, or stacked `[L, ...]` with
+`scan_layers`). Index s of its S dim is the token's absolute position, so the order of
+a sum depends on the position alone, never on when or where a sequence came in.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from jigsaw_jax.model import attention
+from jigsaw_jax.model.attention import KeysValues
+from jigsaw_jax.model.decoder import choose, ends, rotary_turns, run_layers
+from jigsaw_jax.model.layer import Layer, precision
+from jigsaw_jax.settings import Decoder
+from jigsaw_jax.types import Array, Bool, Float, Int, Params
+
+
+def empty_cache(decoder: Decoder, num_slots: int, length: int) -> Any:
+    """A cache of zeros for `num_slots` sequences of `length` positions."""
+    lead = (decoder.num_layers,) if decoder.scan_layers else ()
+    k, h = decoder.num_kv_heads, decoder.head_dim
+
+    def one_layer() -> KeysValues:
+        dtype = jnp.dtype(decoder.dtype)
+        return KeysValues(
+            jnp.zeros((*lead, num_slots, k, h, length), dtype),
+            jnp.zeros((*lead, num_slots, k, length, h), dtype),
+        )
+
+    if decoder.scan_layers:
+        return one_layer()
+    return tuple(one_layer() for _ in range(decoder.num_layers))
+
+
+def prefill(decoder: Decoder, params: Params, tokens_T: Int[Array, " T"]) -> Any:
+    """The cache of one sequence of T tokens from position 0, for one slot.
+
+    What stands at the places of padding behind the tokens is finite and means nothing.
+    """
+    positions_BT = jnp.arange(tokens_T.shape[0])[None]
+    mask_BTS = positions_BT[:, :, None] >= positions_BT[:, None, :]
+
+    def write(_: Any, k: Array, v: Array) -> KeysValues:
+        return attention.as_cached(k, v)
+
+    _, cache = _run(
+        decoder, params, tokens_T[None], positions_BT, (None, mask_BTS, write)
+    )
+    return cache
+
+
+def decode_step(
+    decoder: Decoder,
+    params: Params,
+    tokens_B: Int[Array, " B"],
+    positions_B: Int[Array, " B"],
+    cache: Any,
+) -> tuple[Float[Array, "B D"], Any]:
+    """Feeds one token to each slot; normalised hidden states, and the cache with it."""
+    slots = jnp.arange(tokens_B.shape[0])
+
+    def write(old: KeysValues, k: Array, v: Array) -> KeysValues:
+        # A scatter of B rows; XLA's CPU backend runs it in place inside a loop.
+        return KeysValues(
+            old.k_BKHS.at[slots, :, :, positions_B].set(k[:, 0]),
+            old.v_BKSH.at[slots, :, positions_B].set(v[:, 0]),
+        )
+
+    length = _cache_length(decoder, cache)
+    mask_BTS = jnp.arange(length)[None, None] <= positions_B[:, None, None]
+    hidden_BTD, cache = _run(
+        decoder,
+        params,
+        tokens_B[:, None],
+        positions_B[:, None],
+        (cache, mask_BTS, write),
+    )
+    return hidden_BTD[:, 0], cache
+
+
+def extend(
+    decoder: Decoder,
+    params: Params,
+    tokens_T: Int[Array, " T"],
+    position: Int[Array, ""],
+    cache: Any,
+) -> Any:
+    """Feeds T tokens from `position` on to a cache of one slot.
+
+    Tokens that would lie behind the cache's end are ignored. A position that holds
+    padding is overwritten before anything attends to it.
+    """
+    length = _cache_length(decoder, cache)
+    positions_BT = (position + jnp.arange(tokens_T.shape[0]))[None]
+    mask_BTS = jnp.arange(length)[None, None] <= positions_BT[:, :, None]
+    place_S = jnp.arange(length) - position
+    is_new_S = (place_S >= 0) & (place_S < tokens_T.shape[0])
+    place_S = jnp.clip(place_S, 0, tokens_T.shape[0] - 1)
+
+    def write(old: KeysValues, k: Array, v: Array) -> KeysValues:
+        new = attention.as_cached(k[:, place_S], v[:, place_S])
+        return KeysValues(
+            jnp.where(is_new_S[None, None, None, :], new.k_BKHS, old.k_BKHS),
+            jnp.where(is_new_S[None, None, :, None], new.v_BKSH, old.v_BKSH),
+        )
+
+    _, cache = _run(
+        decoder, params, tokens_T[None], positions_BT, (cache, mask_BTS, write)
+    )
+    return cache
+
+
+def _cache_length(decoder: Decoder, cache: Any) -> int:
+    """S."""
+    layer = cache if decoder.scan_layers else cache[0]
+    return layer.k_BKHS.shape[-1]
+
+
+def _run(
+    decoder: Decoder,
+    params: Params,
+    tokens_BT: Int[Array, "B T"],
+    positions_BT: Int[Array, "B T"],
+    cached: tuple[Any, Bool[Array, "B T S"], Any],
+) -> tuple[Float[Array, "B T D"], Any]:
+    """All layers; each writes its keys and values, then attends to what is cached."""
+    cache, mask_BTS, write = cached
+    turns = rotary_turns(decoder, positions_BT)
+    masks = (mask_BTS, _windowed(decoder, mask_BTS, positions_BT))
+
+    def body(x: Array, layer: Layer, index: int | Array, old: Any) -> tuple[Array, Any]:
+        def attend(q: Array, k: Array, v: Array) -> tuple[Array, KeysValues]:
+            new = write(old, k, v)
+            mask = choose(decoder, index, *masks)
+            return attention.attend(q, *new, mask, precision(decoder)), new
+
+        return layer(x, choose(decoder, index, *turns), attend)
+
+    x_BTD = ends(decoder, params).embed(tokens_BT)
+    x_BTD, cache = run_layers(decoder, params, x_BTD, body, contexts=cache)
+    return ends(decoder, params).normalise(x_BTD), cache
+
+
+def _windowed(
+    decoder: Decoder,
+    mask_BTS: Bool[Array, "B T S"],
+    positions_BT: Int[Array, "B T"],
+) -> Bool[Array, "B T S"]:
+    """The mask of a local layer."""
+    if decoder.sliding_window is None:
+        return mask_BTS
+    places = jnp.arange(mask_BTS.shape[-1])[None, None]
+    return mask_BTS & (positions_BT[:, :, None] - places < decoder.sliding_window)

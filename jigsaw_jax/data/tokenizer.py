@@ -58,8 +58,7 @@ def open_tokenizer(tokenizer: settings.Tokenizer) -> Tokenizer:
 
     Raises:
       ValueError: a chat template is asked for and there is none, or the file is not
-        of its kind.
-      FileNotFoundError: there is no such file.
+        of its kind. A missing file is a FileNotFoundError of what opens it.
     """
     if tokenizer.chat and tokenizer.kind in ("bytes", "sentencepiece"):
         raise ValueError(

@@ -25,7 +25,6 @@ def open_gguf(tokenizer: settings.Tokenizer) -> BpeTokenizer:
       The tokenizer.
 
     Raises:
-      FileNotFoundError: there is no such file or package.
       ValueError: the file's tokenizer is of a kind that we do not build, or has no
         chat template where one is asked for.
     """

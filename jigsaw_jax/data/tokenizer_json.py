@@ -39,7 +39,7 @@ def open_json(tokenizer: settings.Tokenizer) -> BpeTokenizer:
     names = {
         name: text
         for name in ("bos_token", "eos_token", "pad_token")
-        if (text := _spelling(config.get(name))) in special
+        if (text := _spelling(config.get(name))) is not None and text in special
     }
     if "eos_token" not in names:
         raise ValueError(

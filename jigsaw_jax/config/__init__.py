@@ -89,10 +89,11 @@ def _literal(value: Any) -> str:
 
 
 def _refusal(message: str, values: Values) -> ConfigError:
-    """A settings class's own rule, with the place of the first binding it names."""
+    """A settings class's own rule, with the place of a binding that it names."""
     # Gin appends lines of its own to the message.
     rule = message.split("\n")[0]
-    for name, field in re.findall(r"(\w+)\.(\w+)", rule):
-        if (name, field) in values:
-            return ConfigError(f"{values[name, field][1]}: {rule}")
-    return ConfigError(rule)
+    named = re.findall(r"(\w+)\.(\w+)", rule)
+    places = [values[key][1] for key in named if key in values]
+    # A rule may name two bindings; what was typed last is the likelier culprit.
+    places.sort(key=lambda place: not place.startswith("--set"))
+    return ConfigError(f"{places[0]}: {rule}" if places else rule)

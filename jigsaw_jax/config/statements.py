@@ -152,7 +152,11 @@ def _where(name: str, line_num: int) -> str:
 
 
 def _check_import(statement: Any, where: str) -> None:
-    allowed = ("__gin__.dynamic_registration", "jigsaw_jax.config", "jigsaw_jax.settings")
+    allowed = (
+        "__gin__.dynamic_registration",
+        "jigsaw_jax.config",
+        "jigsaw_jax.settings",
+    )
     if statement.module not in allowed or statement.alias:
         raise ConfigError(
             f"{where}: only jigsaw_jax's config and settings can be imported, "

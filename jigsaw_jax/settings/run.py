@@ -214,6 +214,13 @@ class Mesh:
         """How many devices the learner's mesh has."""
         return self.data * self.fsdp * self.tensor
 
+    @property
+    def num_devices(self) -> int:
+        """How many devices learner and sampler need together."""
+        if self.shared:
+            return max(self.learner_devices, self.sampler_tensor)
+        return self.learner_devices + self.sampler_tensor
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Train:

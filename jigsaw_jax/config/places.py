@@ -1,0 +1,100 @@
+"""Checks the files that a configuration names and the run directory it asks for."""
+
+import importlib.metadata
+import pathlib
+
+from jigsaw_jax import settings
+from jigsaw_jax.config.statements import ConfigError
+from jigsaw_jax.settings import fields
+
+_PACKAGE = "package:"
+# A run can be made longer, and be logged or evaluated otherwise, and is still itself.
+_FREE = ("Train.updates", "Store.", "Evaluation.")
+
+
+def check_files(train: settings.Train) -> None:
+    """Refuse a configuration whose files are not there.
+
+    Args:
+      train: the run.
+
+    Raises:
+      ConfigError: a file or an installed package is missing.
+    """
+    paths = {
+        "Data.path": train.data.path,
+        "Tokenizer.path": train.tokenizer.path,
+        "Weights.path": train.weights.path,
+    }
+    for name, path in paths.items():
+        if path is None:
+            continue
+        if path.startswith(_PACKAGE):
+            _check_package(name, path.removeprefix(_PACKAGE))
+        elif not pathlib.Path(path).is_file():
+            raise ConfigError(
+                f"{name} must be an existing file, got {path!r}; relative paths start "
+                f"at the working directory, {pathlib.Path.cwd()}"
+            )
+
+
+def check_run_dir(
+    run_dir: pathlib.Path, train: settings.Train, *, resume: bool
+) -> None:
+    """Refuse a directory that holds another run, or any run unless resuming.
+
+    Args:
+      run_dir: it need not exist.
+      train: the run that asks for it.
+      resume: whether to go on with what is there.
+
+    Raises:
+      ConfigError: with the first difference between the two runs.
+    """
+    entries = {path.name for path in run_dir.glob("*")}
+    other = "choose another --run_dir"
+    if run_dir.exists() and not run_dir.is_dir():
+        raise ConfigError(f"--run_dir must be a directory, got file {run_dir}; {other}")
+    if "config.gin" not in entries:
+        # A process killed in its first moments leaves a lock and no configuration.
+        if entries - {"run.lock", "checkpoints"}:
+            raise ConfigError(
+                f"--run_dir must be empty or hold a run, got {run_dir}, which has "
+                f"files but no config.gin; {other}"
+            )
+        return
+    if not resume:
+        raise ConfigError(
+            f"--run_dir must be empty with --resume never, got {run_dir}; {other}, "
+            "or --resume auto"
+        )
+    _check_same_run(run_dir, train)
+
+
+def _check_same_run(run_dir: pathlib.Path, train: settings.Train) -> None:
+    # Imported late: the package imports this module.
+    from jigsaw_jax import config
+
+    try:
+        there = config.load([str(run_dir / "config.gin")]).train
+    except ConfigError as error:
+        raise ConfigError(
+            f"--run_dir must hold a run that this version can read, got {error}"
+        ) from None
+    old, new = fields.flatten(there), fields.flatten(train)
+    for name in old:
+        if old[name] != new[name] and not name.startswith(_FREE):
+            raise ConfigError(
+                f"--run_dir must be of this run, got {run_dir}, whose {name} is "
+                f"{old[name]!r} instead of {new[name]!r}; choose another --run_dir"
+            )
+
+
+def _check_package(name: str, package: str) -> None:
+    try:
+        importlib.metadata.distribution(package)
+    except importlib.metadata.PackageNotFoundError:
+        raise ConfigError(
+            f"{name} must name an installed package, got {package!r}; "
+            f"run: pip install --no-deps {package}"
+        ) from None

@@ -1,0 +1,119 @@
+"""`python -m jigsaw_jax.main --gin FILE`: train, or show what would be trained."""
+
+import argparse
+import pathlib
+import sys
+
+from jigsaw_jax import config
+from jigsaw_jax.config import places
+from jigsaw_jax.settings import Train, sizes
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Check the configuration, then train in this process.
+
+    Args:
+      argv: arguments; None takes the process's.
+
+    Returns:
+      Exit code: 0, 1 where the run can't go on, 2 where it is refused.
+    """
+    args = _parser().parse_args(argv)
+    run_dir = pathlib.Path(args.run_dir or f"runs/{pathlib.Path(args.gin[-1]).stem}")
+    resume = args.resume == "auto"
+    try:
+        loaded = config.load(args.gin, args.set)
+        places.check_files(loaded.train)
+        if args.dry_run:
+            sys.stdout.write(f"{loaded.operative}\n{summary(loaded.train)}\n")
+            return 0
+        places.check_run_dir(run_dir, loaded.train, resume=resume)
+    except config.ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return _train(loaded, run_dir, resume=resume)
+
+
+def summary(train: Train) -> str:
+    """Parameters, memory and shapes of a run, as comment lines.
+
+    Args:
+      train: the run.
+
+    Returns:
+      Lines that start with "#", so that they can stand below the configuration.
+    """
+    sampler, pipeline = train.sampler, train.pipeline
+    memory = sizes.memory_bytes(train)
+    shapes = ", ".join(f"{rows} x {tokens}" for rows, tokens in sizes.row_shapes(train))
+    lines = [
+        f"parameters: {sizes.num_params(train.decoder):,}",
+        f"devices: {train.mesh.num_devices}",
+        f"memory without activations: {sum(memory.values()) / 1e6:,.1f} MB",
+        *(f"  {name}: {size / 1e6:,.1f} MB" for name, size in memory.items()),
+        f"prompt buckets: {', '.join(map(str, sampler.prompt_buckets))} tokens",
+        f"decode: {sampler.slots} slots, cache of {sampler.length_max} tokens",
+        f"learner rows x tokens: {shapes}",
+        f"round: {pipeline.groups_per_round} groups of {pipeline.samples_per_group} "
+        f"samples, {pipeline.groups_per_round // pipeline.groups_per_update} updates",
+    ]
+    return "\n".join(f"# {line}" for line in lines)
+
+
+def _train(loaded: config.Loaded, run_dir: pathlib.Path, *, resume: bool) -> int:
+    # Imported here, so that a refused configuration costs no seconds.
+    from jigsaw_jax.runtime.devices import prepare_devices
+    from jigsaw_jax.runtime.local import LocalRuntime
+    from jigsaw_jax.store.files import StoreError
+
+    try:
+        prepare_devices(loaded.train.mesh)
+    except ValueError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    try:
+        return LocalRuntime(
+            loaded.train, run_dir=run_dir, resume=resume, operative=loaded.operative
+        ).run()
+    except StoreError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m jigsaw_jax.main", allow_abbrev=False, description=__doc__
+    )
+    parser.add_argument(
+        "--gin",
+        action="append",
+        required=True,
+        metavar="FILE",
+        help="a gin file; repeat it for more, later ones win",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="BINDING",
+        help="for example 'Train.updates = 3'; wins over files",
+    )
+    parser.add_argument(
+        "--run_dir", metavar="DIR", help="default: runs/ and the last file's name"
+    )
+    parser.add_argument(
+        "--resume",
+        choices=("auto", "never"),
+        default="auto",
+        help="auto: go on from the last checkpoint; never: the directory must be empty",
+    )
+    parser.add_argument(
+        "--dry_run",
+        action="store_true",
+        help="print the configuration, parameters, memory and shapes, and stop",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

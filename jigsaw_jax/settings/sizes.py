@@ -1,0 +1,62 @@
+"""Parameters, memory and shapes of a run, from its settings by arithmetic alone."""
+
+from jigsaw_jax.settings.model import Decoder
+from jigsaw_jax.settings.run import Train
+
+_BYTES = {"float32": 4, "bfloat16": 2}
+
+
+def num_params(decoder: Decoder) -> int:
+    """Parameters of the model; a tied head counts once."""
+    d, h = decoder.model_dim, decoder.head_dim
+    # Queries and output have N heads, keys and values K.
+    attention = 2 * d * h * (decoder.num_heads + decoder.num_kv_heads)
+    mlp = 3 * d * decoder.hidden_dim
+    norms = (4 if decoder.sandwich_norms else 2) * d + (2 * h if decoder.qk_norm else 0)
+    ends = decoder.vocab_size * d * (1 if decoder.tied_head else 2) + d
+    return decoder.num_layers * (attention + mlp + norms) + ends
+
+
+def cache_bytes(train: Train) -> int:
+    """Keys and values of all slots at full length."""
+    decoder = train.decoder
+    token = 2 * decoder.num_layers * decoder.num_kv_heads * decoder.head_dim
+    tokens = train.sampler.slots * train.sampler.length_max
+    return tokens * token * _BYTES[decoder.dtype]
+
+
+def logits_bytes(train: Train) -> int:
+    """Float32 logits of the tokens that a full micro-batch holds at once."""
+    tokens = train.learner.rows * train.learner.row_tokens
+    if train.learner.logprob_chunk:
+        tokens = min(tokens, train.learner.logprob_chunk)
+    return 4 * tokens * train.decoder.vocab_size
+
+
+def memory_bytes(train: Train) -> dict[str, int]:
+    """Bytes over all devices by what holds them; activations are not counted.
+
+    Args:
+      train: the run.
+
+    Returns:
+      Name to bytes, without what this run does not have.
+    """
+    params = num_params(train.decoder) * _BYTES[train.decoder.param_dtype]
+    parts = {
+        "learner parameters": params,
+        "sampler parameters": params,
+        "reference parameters": params if train.objective.needs_reference else 0,
+        "round's parameters": params if train.objective.old_policy != "sampler" else 0,
+        "gradient sums (float32)": 4 * num_params(train.decoder),
+        "optimizer moments": 2 * params,
+        "KV cache": cache_bytes(train),
+        "logits of a micro-batch": logits_bytes(train),
+    }
+    return {name: size for name, size in parts.items() if size}
+
+
+def row_shapes(train: Train) -> list[tuple[int, int]]:
+    """(rows, tokens) of every micro-batch shape that the learner compiles."""
+    rows = [train.learner.rows >> i for i in range(train.learner.row_shapes)]
+    return [(r, train.learner.row_tokens) for r in rows if r]

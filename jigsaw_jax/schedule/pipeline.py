@@ -225,12 +225,11 @@ class Pipeline:
     # What may happen now.
 
     def _advance(self) -> list[Effect]:
-        if self._is_started and not self._is_ending:
-            self._end_when_due()
-        if self._is_started and not self._is_ending:
+        if self._is_at_work():
             self._write_when_due()
             self._judge()
             self._feed()
+        if self._is_at_work():
             self._open()
             if self._rounds.may_admit:
                 self._sampling.admit(self.version)
@@ -240,6 +239,11 @@ class Pipeline:
             self._effects.append(records.Finish(error=self._error))
         effects, self._effects = self._effects, []
         return effects
+
+    def _is_at_work(self) -> bool:
+        if self._is_started and not self._is_ending:
+            self._end_when_due()
+        return self._is_started and not self._is_ending
 
     def _is_unsaved(self) -> bool:
         return self._durable < self.updates_done

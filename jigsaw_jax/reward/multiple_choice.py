@@ -7,7 +7,7 @@ LETTERS = "ABCDEFGHIJ"
 # of "the answer is a matter of taste" would be a choice.
 _STATED = re.compile(
     r"(?i:answer)\s*(?i:is|:|=)\s*:?\s*(?:\\boxed\{|[*_]{1,2})?"
-    rf"(?:\(([{LETTERS}{LETTERS.lower()}])\)|([{LETTERS}])(?![A-Za-z']))([^\n]*)"
+    rf"(?:\(([{LETTERS}{LETTERS.lower()}])\)|([{LETTERS}])(?![A-Za-z']))"
 )
 # The whole answer is one letter, whatever is around it.
 _ALONE = re.compile(
@@ -49,9 +49,10 @@ def choice(text: str) -> str | None:
     text = text.strip()
     stated = list(_STATED.finditer(text))
     if stated:
-        bracketed, bare, rest = stated[-1].groups()
+        bracketed, bare = stated[-1].groups()
         letter = (bracketed or bare).upper()
-        others = set(_OTHER.findall(rest)) - {letter}
+        rest_of_line = text[stated[-1].end() :].partition("\n")[0]
+        others = set(_OTHER.findall(rest_of_line)) - {letter}
         return None if others else letter
     if alone := _ALONE.fullmatch(text):
         return alone[1].upper()

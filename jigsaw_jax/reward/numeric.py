@@ -9,7 +9,7 @@ LENGTH_MAX = 400
 EXPONENT_MAX = 1000
 
 # Digits are 0-9 only: \d would also take the digits of every other script.
-_DECIMAL = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+"
+_DECIMAL = r"(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+"
 _NUMBER = re.compile(rf"([+-]?)({_DECIMAL})(?:[eE]([+-]?[0-9]{{1,4}}))?")
 _FRACTION = re.compile(r"([+-]?)([0-9]+) ?/ ?([0-9]+)")
 

@@ -7,8 +7,6 @@ what Python compiled; a slow test repeats that.
 import functools
 from typing import Any
 
-from reasoning_gym import factory
-
 from jigsaw_jax.records import Prompt
 
 # They evaluate the answer as Python, through eval() or sympy's parser.
@@ -62,4 +60,6 @@ def score_reasoning_gym(answer: str, prompt: Prompt, *, allow_executing: bool) -
 
 @functools.cache
 def _scorer(task: str) -> Any:
+    from reasoning_gym import factory
+
     return factory.get_score_answer_fn(task)

@@ -1,0 +1,184 @@
+"""The learner's compiled programs: made ahead of time, one for each fixed shape."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.stages import Compiled
+
+from jigsaw_jax import mesh as meshes
+from jigsaw_jax import settings
+from jigsaw_jax.model import decoder as model
+from jigsaw_jax.train import gradient, optimizer
+from jigsaw_jax.types import Params
+
+SUMS = (
+    "loss",
+    "weight",
+    "tokens",
+    "entropy",
+    "clip_low",
+    "clip_high",
+    "kl_behavior",
+    "mismatch_count",
+    "mismatch_abs",
+    "mismatch_abs_max",
+    "mismatch_weight",
+)
+
+
+class Programs:
+    """Compiles each program the first time that it is called with a new shape.
+
+    Attributes:
+      params_sharding: of the params, leaf for leaf.
+      opt_sharding: of the optimizer state.
+      rows_sharding: of a batch.
+      replicated: of all else.
+      compilations: programs compiled so far.
+    """
+
+    def __init__(
+        self, train: settings.Train, mesh: jax.sharding.Mesh, params: Params
+    ) -> None:
+        """`params` may be arrays or shapes."""
+        axes = model.logical_axes(train.decoder)
+        transform = optimizer.transformation(train.optimizer, axes)
+        self.params_sharding = meshes.sharding_tree(mesh, axes, params)
+        self.replicated = meshes.replicated(mesh)
+        self.rows_sharding = meshes.rows_sharding(mesh)
+        start = functools.partial(optimizer.init, transform)
+        self.opt_sharding = optax.tree_map_params(
+            transform,
+            lambda _, sharding: sharding,
+            jax.eval_shape(start, params),
+            self.params_sharding,
+            transform_non_params=lambda _: self.replicated,
+        )
+        names = (*SUMS, "kl_ref") if train.objective.needs_reference else SUMS
+        totals = dict.fromkeys(names, self.replicated)
+        totals_sharding = totals | {"gradients": self.params_sharding}
+        zeros = functools.partial(gradient.zero_totals, names=names)
+        self._init_optimizer = jax.jit(start, out_shardings=self.opt_sharding)
+        self._zero_totals = jax.jit(zeros, out_shardings=totals_sharding)
+        self._add_policy = jax.jit(
+            functools.partial(gradient.add_policy_gradients, train),
+            donate_argnums=2,
+            out_shardings=totals_sharding,
+        )
+        self._add_supervised = jax.jit(
+            functools.partial(gradient.add_supervised_gradients, train),
+            donate_argnums=1,
+            out_shardings=totals_sharding,
+        )
+        self._add_reward_kl = jax.jit(
+            functools.partial(gradient.add_reward_kl, train),
+            donate_argnums=1,
+            out_shardings=self.replicated,
+        )
+        # Params are not donated: samplers, the frozen round and the reference may hold
+        # the very same arrays, and none of them then needs a copy.
+        self._step = jax.jit(
+            functools.partial(gradient.step, transform),
+            donate_argnums=(1, 2),
+            out_shardings=(
+                self.params_sharding,
+                self.opt_sharding,
+                totals_sharding,
+                self.replicated,
+            ),
+        )
+        self._compiled: dict[Any, Compiled] = {}
+
+    @property
+    def compilations(self) -> int:
+        """Programs compiled so far."""
+        return len(self._compiled)
+
+    def start(self, params: Params) -> tuple[Any, gradient.Totals]:
+        """Zero optimizer state and zero totals."""
+        return self.reset(params), self._run("zeros", self._zero_totals, params)
+
+    def reset(self, params: Params) -> Any:
+        """Zero optimizer state."""
+        return self._run("reset", self._init_optimizer, params)
+
+    def add_policy(
+        self,
+        params: Params,
+        policies: gradient.Policies,
+        totals: gradient.Totals,
+        *,
+        batch: gradient.Batch,
+        rewards: gradient.Rewards,
+        is_dry: bool = False,
+    ) -> gradient.Totals:
+        """`gradient.add_policy_gradients`; `is_dry` only compiles."""
+        key = ("policy", len(batch.mask_RM), policies.round is None)
+        return self._run(
+            key,
+            self._add_policy,
+            params,
+            policies,
+            totals,
+            is_dry=is_dry,
+            batch=jax.device_put(batch, self.rows_sharding),
+            rewards=jax.device_put(rewards, self.replicated),
+        )
+
+    def add_supervised(
+        self, params: Params, totals: gradient.Totals, batch: gradient.Batch
+    ) -> gradient.Totals:
+        """`gradient.add_supervised_gradients`."""
+        placed = jax.device_put(batch, self.rows_sharding)
+        key = ("supervised", len(batch.mask_RM))
+        return self._run(key, self._add_supervised, params, totals, placed)
+
+    def add_reward_kl(
+        self,
+        policies: gradient.Policies,
+        kl_PG: gradient.Host,
+        batch: gradient.Batch,
+        *,
+        is_dry: bool = False,
+    ) -> jax.Array:
+        """`gradient.add_reward_kl`; `is_dry` only compiles."""
+        return self._run(
+            ("kl", len(batch.mask_RM)),
+            self._add_reward_kl,
+            policies,
+            jax.device_put(jnp.asarray(kl_PG), self.replicated),
+            jax.device_put(batch, self.rows_sharding),
+            is_dry=is_dry,
+        )
+
+    def step(
+        self,
+        params: Params,
+        opt_state: Any,
+        totals: gradient.Totals,
+        rate: float,
+        *,
+        is_dry: bool = False,
+    ) -> tuple[Params, Any, gradient.Totals, dict[str, jax.Array]]:
+        """`gradient.step`; `is_dry` only compiles."""
+        placed = jax.device_put(np.float32(rate), self.replicated)
+        return self._run(
+            "step", self._step, params, opt_state, totals, placed, is_dry=is_dry
+        )
+
+    def _run(
+        self,
+        key: Any,
+        function: Callable[..., Any],
+        *args: Any,
+        is_dry: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        if key not in self._compiled:
+            self._compiled[key] = function.lower(*args, **kwargs).compile()
+        return None if is_dry else self._compiled[key](*args, **kwargs)

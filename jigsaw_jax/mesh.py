@@ -30,24 +30,20 @@ REPLICATED_WHERE_UNEVEN = frozenset({"kv_heads"})
 
 
 def build_meshes(
-    mesh: settings.Mesh, devices: Sequence[jax.Device]
+    mesh: settings.Mesh, devices: Sequence[Any]
 ) -> tuple[jax.sharding.Mesh, jax.sharding.Mesh]:
     """The learner's mesh and the sampler's."""
     return learner_mesh(mesh, devices), sampler_mesh(mesh, devices)
 
 
-def learner_mesh(
-    mesh: settings.Mesh, devices: Sequence[jax.Device]
-) -> jax.sharding.Mesh:
+def learner_mesh(mesh: settings.Mesh, devices: Sequence[Any]) -> jax.sharding.Mesh:
     """The first data x fsdp x tensor devices."""
     _check_enough(mesh, devices)
     shape = (mesh.data, mesh.fsdp, mesh.tensor)
     return _mesh(devices[: mesh.learner_devices], shape)
 
 
-def sampler_mesh(
-    mesh: settings.Mesh, devices: Sequence[jax.Device]
-) -> jax.sharding.Mesh:
+def sampler_mesh(mesh: settings.Mesh, devices: Sequence[Any]) -> jax.sharding.Mesh:
     """`sampler_tensor` devices: behind the learner's, or the first when shared."""
     _check_enough(mesh, devices)
     start = 0 if mesh.shared else mesh.learner_devices
@@ -62,8 +58,14 @@ def partition_spec(
 ) -> PartitionSpec:
     """How an array whose dims have these logical names lies on the mesh.
 
-    With `shape`, a dim that its devices do not divide is replicated where
-    `REPLICATED_WHERE_UNEVEN` names it and refused otherwise.
+    Args:
+      mesh: of the devices.
+      logical_axes: a name for each dim.
+      shape: of the array. With it, a dim that its devices do not divide is replicated
+        where `REPLICATED_WHERE_UNEVEN` names it and refused otherwise.
+
+    Returns:
+      The mesh axes of each dim.
 
     Raises:
       ValueError: an unknown name, or a dim that must divide and does not.
@@ -120,7 +122,7 @@ def _is_names(node: Any) -> bool:
     return isinstance(node, tuple) and all(isinstance(name, str) for name in node)
 
 
-def _check_enough(mesh: settings.Mesh, devices: Sequence[jax.Device]) -> None:
+def _check_enough(mesh: settings.Mesh, devices: Sequence[Any]) -> None:
     learner, sampler = mesh.learner_devices, mesh.sampler_tensor
     needed = max(learner, sampler) if mesh.shared else learner + sampler
     if needed <= len(devices):
@@ -137,8 +139,6 @@ def _check_enough(mesh: settings.Mesh, devices: Sequence[jax.Device]) -> None:
     )
 
 
-def _mesh(
-    devices: Sequence[jax.Device], shape: tuple[int, int, int]
-) -> jax.sharding.Mesh:
+def _mesh(devices: Sequence[Any], shape: tuple[int, int, int]) -> jax.sharding.Mesh:
     grid = np.array(devices, dtype=object).reshape(shape)
     return jax.sharding.Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))

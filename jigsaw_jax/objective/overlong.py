@@ -16,6 +16,9 @@ def overlong_reward(
       buffer: tokens before the cap over which the penalty grows; 0 is no penalty.
       penalty: at the cap.
 
+    Returns:
+      Numbers of at most 0.
+
     Source: DAPO, section 3.4.
     """
     if not buffer:

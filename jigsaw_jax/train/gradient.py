@@ -12,7 +12,7 @@ from jigsaw_jax.model import decoder as model
 from jigsaw_jax.objective import logprob, mismatch, overlong, policy
 from jigsaw_jax.objective.advantage import advantages
 from jigsaw_jax.train import optimizer
-from jigsaw_jax.train.packing import Batch, Host
+from jigsaw_jax.train.packing import Batch
 from jigsaw_jax.types import Array, Float, Int, Params
 
 # Gradient sums under "gradients", and scalar sums by name. All add up over batches,
@@ -46,10 +46,10 @@ class Rewards:
     version: whose tokens the mismatch is measured on.
     """
 
-    rewards_PG: Float[Host, "P G"]
-    lengths_PG: Int[Host, "P G"]
-    kl_PG: Float[Host, "P G"]
-    version: Int[Host, ""]
+    rewards_PG: Float[Any, "P G"]
+    lengths_PG: Int[Any, "P G"]
+    kl_PG: Float[Any, "P G"]
+    version: Int[Any, ""]
 
 
 def token_logprobs(

@@ -27,7 +27,15 @@ NO_VERSION = -2
 
 
 class Learner:
-    """Policy, optimizer and gradient sums, sharded over a mesh by logical axes."""
+    """Policy, optimizer and gradient sums, sharded over a mesh by logical axes.
+
+    Args:
+      train: the run.
+      mesh: the learner's devices.
+      params: the first weights, on any device.
+      reference_params: the reference of KL. Where KL needs one and none is given it is
+        the policy at `freeze_reference`, and until then the first one.
+    """
 
     def __init__(
         self,
@@ -37,11 +45,6 @@ class Learner:
         *,
         reference_params: Params = None,
     ) -> None:
-        """Places `params` on the mesh.
-
-        `reference_params` is the reference of KL; where KL needs one and none is given
-        it is the policy at `freeze_reference`, and until then the first one.
-        """
         self._train = train
         self._shapes = packing.shapes_of(train)
         self._programs = Programs(train, mesh, params)

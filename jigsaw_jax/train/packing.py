@@ -16,15 +16,14 @@ never spans rows, so sequence statistics never cross rows.
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
 from jigsaw_jax import settings
 from jigsaw_jax.train.sequences import Trajectory
-from jigsaw_jax.types import Array, Bool, Float, Int
-
-Host = np.ndarray | Array
+from jigsaw_jax.types import Bool, Float, Int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,16 +60,16 @@ class Batch:
     versions_RM: of the weights that drew the targets.
     """
 
-    tokens_RT: Int[Host, "R T"]
-    positions_RT: Int[Host, "R T"]
-    segment_ids_RT: Int[Host, "R T"]
-    index_RM: Int[Host, "R M"]
-    targets_RM: Int[Host, "R M"]
-    mask_RM: Bool[Host, "R M"]
-    sequence_ids_RM: Int[Host, "R M"]
-    places_RM: Int[Host, "R M"]
-    logprobs_RM: Float[Host, "R M"]
-    versions_RM: Int[Host, "R M"]
+    tokens_RT: Int[Any, "R T"]
+    positions_RT: Int[Any, "R T"]
+    segment_ids_RT: Int[Any, "R T"]
+    index_RM: Int[Any, "R M"]
+    targets_RM: Int[Any, "R M"]
+    mask_RM: Bool[Any, "R M"]
+    sequence_ids_RM: Int[Any, "R M"]
+    places_RM: Int[Any, "R M"]
+    logprobs_RM: Float[Any, "R M"]
+    versions_RM: Int[Any, "R M"]
 
 
 def shapes_of(train: settings.Train) -> Shapes:
@@ -95,6 +94,13 @@ def shapes_of(train: settings.Train) -> Shapes:
 
 def pack(sequences: Sequence[Trajectory], shapes: Shapes) -> list[Batch]:
     """All sequences in as few batches as their shapes allow.
+
+    Args:
+      sequences: in any order.
+      shapes: of the batches.
+
+    Returns:
+      Batches of host arrays.
 
     Raises:
       ValueError: a sequence does not fit in a row.

@@ -1,7 +1,6 @@
 """The learner's compiled programs: made ahead of time, one for each fixed shape."""
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,7 +13,7 @@ from jigsaw_jax import mesh as meshes
 from jigsaw_jax import settings
 from jigsaw_jax.model import decoder as model
 from jigsaw_jax.train import gradient, optimizer
-from jigsaw_jax.types import Params
+from jigsaw_jax.types import Float, Params
 
 SUMS = (
     "loss",
@@ -34,18 +33,21 @@ SUMS = (
 class Programs:
     """Compiles each program the first time that it is called with a new shape.
 
+    Args:
+      train: the run.
+      mesh: that all of it runs on.
+      params: arrays or shapes of the weights.
+
     Attributes:
       params_sharding: of the params, leaf for leaf.
       opt_sharding: of the optimizer state.
       rows_sharding: of a batch.
       replicated: of all else.
-      compilations: programs compiled so far.
     """
 
     def __init__(
         self, train: settings.Train, mesh: jax.sharding.Mesh, params: Params
     ) -> None:
-        """`params` may be arrays or shapes."""
         axes = model.logical_axes(train.decoder)
         transform = optimizer.transformation(train.optimizer, axes)
         self.params_sharding = meshes.sharding_tree(mesh, axes, params)
@@ -141,7 +143,7 @@ class Programs:
     def add_reward_kl(
         self,
         policies: gradient.Policies,
-        kl_PG: gradient.Host,
+        kl_PG: Float[Any, "P G"],
         batch: gradient.Batch,
         *,
         is_dry: bool = False,
@@ -174,7 +176,7 @@ class Programs:
     def _run(
         self,
         key: Any,
-        function: Callable[..., Any],
+        function: Any,
         *args: Any,
         is_dry: bool = False,
         **kwargs: Any,

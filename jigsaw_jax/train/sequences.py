@@ -50,7 +50,15 @@ class Scores:
 
 
 def scores_of(groups: Sequence[Group], num_groups: int, num_samples: int) -> Scores:
-    """Rewards and lengths of `groups`, padded to `num_groups` of `num_samples`.
+    """Rewards and lengths of groups, padded to a fixed shape.
+
+    Args:
+      groups: at most `num_groups`.
+      num_groups: P.
+      num_samples: G, of every group.
+
+    Returns:
+      Host arrays; what is padded counts as missing.
 
     Raises:
       ValueError: a group has another number of samples.

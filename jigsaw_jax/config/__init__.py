@@ -41,7 +41,9 @@ class Loaded:
 
 
 @gin.configurable
-def run(train: settings.Train = gin.REQUIRED) -> settings.Train:
+def run(
+    train: settings.Train = gin.REQUIRED,  # pyright: ignore[reportArgumentType]
+) -> settings.Train:
     """The one configurable; `config.run.train = @settings.Train()` in base.gin."""
     return train
 

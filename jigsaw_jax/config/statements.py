@@ -49,7 +49,9 @@ class Binding:
     where: str
 
 
-class _Delegate(config_parser.ParserDelegate):
+class _Delegate:
+    """Gin's `ParserDelegate`; its abstract class says that these return None."""
+
     def configurable_reference(
         self, scoped_configurable_name: str, evaluate: bool
     ) -> Reference:

@@ -11,7 +11,6 @@ from jigsaw_jax import mesh as meshes
 from jigsaw_jax.data.source import PromptSource, open_source
 from jigsaw_jax.data.tokenizer import Tokenizer, open_tokenizer
 from jigsaw_jax.model import decoder as model
-from jigsaw_jax.model import gguf
 from jigsaw_jax.runtime.channel import WeightChannel
 from jigsaw_jax.sample.engine import Engine
 from jigsaw_jax.settings import Train
@@ -75,6 +74,9 @@ def stop_tokens(train: Train, tokenizer: Tokenizer) -> tuple[int, ...]:
 def first_params(train: Train) -> Any:
     """The weights that the run starts from."""
     if train.weights.source == "gguf":
+        # Imported here: most runs read no file, and its reader takes a while to load.
+        from jigsaw_jax.model import gguf
+
         assert train.weights.path is not None
         return gguf.load_gguf(train.weights.path, train.decoder)
     return model.init_params(train.decoder, train.seed)

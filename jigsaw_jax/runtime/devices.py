@@ -21,7 +21,7 @@ def prepare_devices(mesh: Mesh) -> None:
       ValueError: the mesh needs more devices than there are; the text has the fix.
     """
     # Only more than asked for elsewhere (8 in tests); accelerators are not affected.
-    if jax.config.read("jax_num_cpu_devices") < mesh.num_devices:
+    if jax.config.jax_num_cpu_devices < mesh.num_devices:
         jax.config.update("jax_num_cpu_devices", mesh.num_devices)
     keep_compilations(cache_dir())
     meshes.build_meshes(mesh, jax.devices())

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 
+from jigsaw_jax.schedule.ledger import Ledger
 from jigsaw_jax.store.checkpoint import Checkpoints
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -56,16 +57,15 @@ def ends(run_dir: pathlib.Path) -> dict[str, list[tuple[str, int, int]]]:
     checkpoints = Checkpoints(run_dir / "checkpoints", read_only=True)
     step = checkpoints.latest_step()
     assert step is not None, run_dir
-    return ended_samples(checkpoints.read_record(step)["pipeline"])
-
-
-def ended_samples(snapshot: dict) -> dict[str, list[tuple[str, int, int]]]:
-    from jigsaw_jax.schedule.ledger import Ledger
-
-    ledger = Ledger.from_snapshot(snapshot["ledger"])
+    snapshot = checkpoints.read_record(step)["pipeline"]
+    size = snapshot["ledger"]["samples_per_group"]
+    ledger = Ledger(size)
+    ledger.restore(snapshot["ledger"], updates=snapshot["updates_done"])
+    assert not ledger.open_groups(), "the run has ended with open groups"
     found: dict[str, list[tuple[str, int, int]]] = {}
-    for sample_id, end in ledger.ended():
-        found.setdefault(end, []).append(tuple(sample_id))
+    for group, how in ledger.ended():
+        samples = [(group.uid, group.draw, sample) for sample in range(size)]
+        found.setdefault(how, []).extend(samples)
     return found
 
 

@@ -4,7 +4,11 @@ import ast
 import pathlib
 import re
 
+import gin
+import gin.config
 import pytest
+
+from jigsaw_jax import config
 
 ROOT = pathlib.Path(__file__).parents[1]
 MODULES = sorted((ROOT / "jigsaw_jax").rglob("*.py"))
@@ -60,3 +64,74 @@ def test_suffix_of_an_array_equals_its_annotated_dimensions(path):
         suffix, dims = SUFFIX.search(name), _annotated_dims(annotation)
         if suffix or dims:
             assert (suffix and suffix[1]) == dims, f"{where} is annotated {dims}"
+
+
+# Files that a run names; overlays (model, task, mesh) are only included.
+CONFIGS = [*ROOT.glob("configs/*.gin"), *ROOT.glob("configs/bench/*.gin")]
+RUNS = sorted(path for path in CONFIGS if path.name != "base.gin")
+OVERLAYS = sorted(set(ROOT.rglob("configs/*/*.gin")) - set(RUNS))
+# Stands in for what a file leaves to the user.
+CHOICES = {
+    "Data.path": "'problems.jsonl'",
+    "Weights.path": "'model.gguf'",
+    "Tokenizer.path": "'model.gguf'",
+}
+
+
+def _choices(path, macro="%gin.REQUIRED"):
+    """Bindings for what `path`, or a task or model it includes, leaves to choose."""
+    text = path.read_text()
+    included = re.findall(r'^include "(.*)"', text, flags=re.MULTILINE)
+    text += "".join(
+        (ROOT / name).read_text() for name in included if "base" not in name
+    )
+    return [f"{n} = {v}" for n, v in CHOICES.items() if f"{n} = {macro}" in text]
+
+
+@pytest.fixture
+def gin_state(monkeypatch):
+    """Gin's private tables, empty before and after."""
+    monkeypatch.chdir(ROOT)
+    gin.clear_config()
+    yield gin.config
+    gin.clear_config()
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_gin_itself_uses_every_binding_of_a_run_and_agrees_with_load(path, gin_state):
+    bindings = [f"settings.{choice}" for choice in _choices(path)]
+    imports = ["from __gin__ import dynamic_registration"]
+    imports += ["from jigsaw_jax import settings"]
+    gin.parse_config_files_and_bindings([str(path)], imports + bindings)
+    train = config.run()
+    bound = {(k, p) for k, ps in gin_state._CONFIG.items() for p in ps}
+    used = {(k, p) for k, ps in gin_state._OPERATIVE_CONFIG.items() for p in ps}
+    assert bound
+    assert not bound - used
+    assert config.load([str(path)], _choices(path)).train == train
+
+
+PARTS = {
+    "model": ("decoder", "weights", "tokenizer"),
+    "task": ("data", "reward"),
+    "mesh": ("mesh",),
+}
+
+
+@pytest.mark.parametrize("path", OVERLAYS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_an_overlay_replaces_all_that_another_of_its_kind_bound(path):
+    start = [str(ROOT / "configs/base.gin"), str(ROOT / "configs/model/tiny_char.gin")]
+    others = [str(p) for p in OVERLAYS if p.parent == path.parent and p != path]
+    rest = ["Train.updates = 1", "Learner.rows = 2", *_choices(path)]
+    alone = config.load([*start, str(path)], rest).train
+    behind_others = config.load([*start, *others, str(path)], rest).train
+    for part in PARTS[path.parent.name]:
+        assert getattr(alone, part) == getattr(behind_others, part)
+
+
+def test_base_leaves_only_what_a_run_must_choose():
+    text = (ROOT / "configs/base.gin").read_text()
+    required = re.findall(r"settings\.(\w+\.\w+) = %gin.REQUIRED", text)
+    with pytest.raises(config.ConfigError, match=r"Train\.updates must be chosen"):
+        config.load([str(ROOT / "configs/base.gin")])
+    config.load([str(ROOT / "configs/base.gin")], [f"{name} = 2" for name in required])

@@ -82,7 +82,7 @@ def _is_generic(hint: Any) -> bool:
     return typing.get_origin(hint) is tuple
 
 
-def _fit_union(value: Any, hint: types.UnionType) -> Any:
+def _fit_union(value: Any, hint: Any) -> Any:
     # An exact arm goes before one that converts: 3 stays an int in `float | int`.
     arms = typing.get_args(hint)
     for arm in sorted(arms, key=lambda arm: type(value) is not arm):

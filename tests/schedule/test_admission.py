@@ -1,0 +1,78 @@
+import pytest
+
+from jigsaw_jax.records import SampleId
+from jigsaw_jax.schedule.admission import Requests, admission
+from jigsaw_jax.settings import Pipeline
+
+
+def requests_of(*orders, samples=2):
+    requests = Requests()
+    for order in orders:
+        requests.add(order, [SampleId(f"p{order}", 0, i) for i in range(samples)])
+    return requests
+
+
+def rule(name, width=1):
+    return admission(Pipeline(admission=name, frontier_groups=width))
+
+
+def drain(choice, requests):
+    taken = []
+    while (order := choice.choose(requests)) is not None:
+        taken.append(requests.pop(order))
+    return [(int(s.uid[1:]), s.sample) for s in taken]
+
+
+def test_fifo_takes_requests_as_they_arrived_whatever_their_group():
+    requests = requests_of(5, 2)
+    assert drain(rule("fifo"), requests) == [(5, 0), (5, 1), (2, 0), (2, 1)]
+
+
+@pytest.mark.parametrize("name", ["fifo", "frontier_priority"])
+def test_a_retry_waits_behind_what_waits_already(name):
+    requests = requests_of(1, 2)
+    choice = rule(name, width=2)
+    first = requests.pop(choice.choose(requests))
+    requests.add(1, [first])
+    assert drain(choice, requests) == [(1, 1), (2, 0), (2, 1), (1, 0)]
+
+
+def test_a_strict_frontier_admits_its_own_groups_and_no_other():
+    requests = requests_of(5, 2, 7)
+    choice = rule("frontier_strict", width=2)
+    assert drain(choice, requests) == [(5, 0), (5, 1), (2, 0), (2, 1)]
+    # All of 2 and 5 run: they stay in the frontier until they are serving-complete.
+    assert choice.choose(requests) is None
+    requests.remove(2)
+    assert drain(choice, requests) == [(7, 0), (7, 1)]
+
+
+def test_a_priority_frontier_goes_first_and_others_fill_what_is_left():
+    requests = requests_of(5, 7, 2)
+    choice = rule("frontier_priority", width=1)
+    assert drain(choice, requests) == [
+        (2, 0),
+        (2, 1),
+        (5, 0),
+        (5, 1),
+        (7, 0),
+        (7, 1),
+    ]
+
+
+def test_a_retry_brings_a_served_group_back_into_the_frontier():
+    requests = requests_of(1, 2)
+    choice = rule("frontier_strict")
+    assert drain(choice, requests) == [(1, 0), (1, 1)]
+    requests.remove(1)
+    assert choice.choose(requests) == 2
+    requests.add(1, [SampleId("p1", 0, 1)])
+    assert choice.choose(requests) == 1
+
+
+def test_a_removed_group_has_no_requests():
+    requests = requests_of(1)
+    requests.remove(1)
+    requests.remove(1)
+    assert rule("fifo").choose(requests) is None
+    assert requests.frontier(3) == []

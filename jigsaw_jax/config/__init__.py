@@ -96,6 +96,7 @@ def _refusal(message: str, values: Values) -> ConfigError:
     rule = message.split("\n")[0]
     named = re.findall(r"(\w+)\.(\w+)", rule)
     places = [values[key][1] for key in named if key in values]
+    places = [place for place in places if place != "default"]
     # A rule may name two bindings; what was typed last is the likelier culprit.
     places.sort(key=lambda place: not place.startswith("--set"))
     return ConfigError(f"{places[0]}: {rule}" if places else rule)

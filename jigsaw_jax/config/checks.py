@@ -56,8 +56,8 @@ def check(bindings: Iterable[Binding]) -> Values:
     for name in macros.keys() - used:
         nearest = _nearest("", name) or suggest(name, used)
         raise ConfigError(f"{macros[name].where}: {name} is never used{nearest}")
-    _check_use(values)
-    return {key: (_fit(key, *value), value[1]) for key, value in values.items()}
+    fitted = {key: (_fit(key, *value), value[1]) for key, value in values.items()}
+    return _complete(fitted)
 
 
 def _key(binding: Binding) -> tuple[str, str]:
@@ -113,46 +113,45 @@ def _expand(
     return _expand(definition.value, definition, macros=others, used=used)
 
 
-def _check_use(values: Values) -> None:
-    """Every bound class is reached from `run`, and every reached one is complete."""
-    reached = ["run"]
-    for name in reached:
-        hints = _HINTS[name]
-        needed = ["train"] if name == "run" else fields.required(_CLASSES[name])
-        for field in hints:
-            value, where = values.get((name, field), (None, ""))
-            if value == _REQUIRED or (field in needed and not where):
-                raise ConfigError(_missing(name, field, where))
-            if isinstance(value, Reference):
-                target = value.name.rpartition(".")[2]
-                if target in _CLASSES and target not in reached:
-                    reached.append(target)
-    for (name, field), (_, where) in values.items():
-        if name not in reached:
-            raise ConfigError(
-                f"{where}: {name}.{field} is never used: no setting refers to "
-                f"@settings.{name}(); include 'configs/base.gin'"
-            )
+def _complete(values: Values) -> Values:
+    """`values` and the defaults of all that is not bound.
+
+    Every settings class stands at one place of `Train`, so an unbound reference can
+    only mean that class.
+    """
+    complete = dict(values)
+    for name, hints in _HINTS.items():
+        for field, hint in hints.items():
+            if (name, field) not in values:
+                complete[name, field] = (_default(name, field, hint), "default")
+            value, where = complete[name, field]
+            if value == _REQUIRED:
+                place = "" if where == "default" else f"{where}: "
+                raise ConfigError(
+                    f"{place}{name}.{field} must be chosen by the run, got nothing; "
+                    f"add --set '{name}.{field} = ...' ({fields.describe(hint)}), or "
+                    "bind it in a file"
+                )
+    return complete
 
 
-def _missing(name: str, field: str, where: str) -> str:
-    place = f"{where}: " if where else ""
-    if name == "run":
-        return (
-            f"{place}config.run.train must be @settings.Train(), got nothing; "
-            "include 'configs/base.gin'"
-        )
-    kind = fields.describe(_HINTS[name][field])
-    return (
-        f"{place}{name}.{field} must be chosen by the run, got nothing; "
-        f"add --set '{name}.{field} = ...' ({kind}), or bind it in a file"
-    )
+def _default(name: str, field: str, hint: Any) -> Any:
+    if _is_settings(hint):
+        return Reference(hint.__name__, is_called=True)
+    defaults = fields.defaults(_CLASSES[name])
+    return defaults.get(field, _REQUIRED)
+
+
+def _is_settings(hint: Any) -> bool:
+    return isinstance(hint, type) and dataclasses.is_dataclass(hint)
 
 
 def _fit(key: tuple[str, str], value: Any, where: str) -> Any:
     name, field = key
     hint = _HINTS[name][field]
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+    if value == _REQUIRED:
+        return value
+    if _is_settings(hint):
         return _fit_reference(key, value, where)
     if not _is_plain(value):
         raise ConfigError(f"{where}: {name}.{field} must be plain, got {_shown(value)}")

@@ -15,14 +15,16 @@ def hints(cls: type) -> Mapping[str, Any]:
     return {field.name: resolved[field.name] for field in dataclasses.fields(cls)}
 
 
-def required(cls: type) -> list[str]:
-    """Fields of a settings class that have no default."""
+def defaults(cls: type) -> dict[str, Any]:
+    """Default of every field of a settings class that has one."""
     missing = dataclasses.MISSING
-    return [
-        field.name
-        for field in dataclasses.fields(cls)
-        if field.default is missing and field.default_factory is missing
-    ]
+    values = {}
+    for field in dataclasses.fields(cls):
+        if field.default is not missing:
+            values[field.name] = field.default
+        elif field.default_factory is not missing:
+            values[field.name] = field.default_factory()
+    return values
 
 
 def describe(hint: Any) -> str:

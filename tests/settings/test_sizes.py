@@ -1,0 +1,85 @@
+import dataclasses
+
+import jax
+import pytest
+
+from jigsaw_jax.model import decoder as model
+from jigsaw_jax.settings import Decoder, Learner, Objective, Sampler, Train, sizes
+
+TINY = Decoder(
+    vocab_size=11,
+    num_layers=3,
+    model_dim=8,
+    hidden_dim=20,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=6,
+)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"qk_norm": True},
+        {"sandwich_norms": True, "norm_has_offset": True, "scale_embedding": True},
+        {"tied_head": False},
+        {"scan_layers": True, "num_kv_heads": 1},
+    ],
+    ids=str,
+)
+def test_parameter_count_is_that_of_the_model(change):
+    decoder = dataclasses.replace(TINY, **change)
+    params = jax.eval_shape(lambda: model.init_params(decoder, 0))
+    count = sum(leaf.size for leaf in jax.tree.leaves(params))
+    assert sizes.num_params(decoder) == count
+
+
+def test_smollm2_has_as_many_parameters_as_its_card_says():
+    smollm2 = Decoder(
+        vocab_size=49152,
+        num_layers=30,
+        model_dim=576,
+        hidden_dim=1536,
+        num_heads=9,
+        num_kv_heads=3,
+        head_dim=64,
+    )
+    assert sizes.num_params(smollm2) == 134_515_008
+
+
+def test_memory_by_hand():
+    train = Train(
+        updates=1,
+        decoder=dataclasses.replace(TINY, dtype="bfloat16"),
+        sampler=Sampler(slots=5, prompt_buckets=(4,), new_tokens_max=6),
+        learner=Learner(rows=2, row_tokens=16),
+    )
+    # A layer: 2 * 8 * 6 * (4 + 2) attention, 3 * 8 * 20 MLP, 2 * 8 norms.
+    params = 3 * (576 + 480 + 16) + 11 * 8 + 8
+    assert sizes.num_params(train.decoder) == params
+    assert sizes.memory_bytes(train) == {
+        "learner parameters": 4 * params,
+        "sampler parameters": 4 * params,
+        "gradient sums (float32)": 4 * params,
+        "optimizer moments": 8 * params,
+        # 5 slots of 10 tokens; keys and values of 3 layers, 2 heads of 6, 2 bytes each.
+        "KV cache": 5 * 10 * 2 * 3 * 2 * 6 * 2,
+        "logits of a micro-batch": 2 * 16 * 11 * 4,
+    }
+
+
+def test_memory_of_what_only_some_runs_hold():
+    learner = Learner(rows=2, row_tokens=96, logprob_chunk=10)
+    objective = Objective(kl="k3", kl_coefficient=0.1, old_policy="recompute")
+    train = Train(updates=1, decoder=TINY, learner=learner, objective=objective)
+    memory = sizes.memory_bytes(train)
+    assert memory["logits of a micro-batch"] == 10 * 11 * 4
+    assert memory["reference parameters"] == 4 * sizes.num_params(TINY)
+    assert memory["round's parameters"] == 4 * sizes.num_params(TINY)
+
+
+def test_row_shapes_halve_and_end_at_one_row():
+    learner = Learner(rows=4, row_tokens=96, row_shapes=5)
+    train = Train(updates=1, decoder=TINY, learner=learner)
+    assert sizes.row_shapes(train) == [(4, 96), (2, 96), (1, 96)]

@@ -26,8 +26,8 @@ def cache_bytes(train: Train) -> int:
 
 
 def logits_bytes(train: Train) -> int:
-    """Float32 logits of the tokens that a full micro-batch holds at once."""
-    tokens = train.learner.rows * train.learner.row_tokens
+    """Float32 logits of the sampled tokens that a full micro-batch holds at once."""
+    tokens = train.learner.rows * row_trained(train)
     if train.learner.logprob_chunk:
         tokens = min(tokens, train.learner.logprob_chunk)
     return 4 * tokens * train.decoder.vocab_size
@@ -49,14 +49,23 @@ def memory_bytes(train: Train) -> dict[str, int]:
         "reference parameters": params if train.objective.needs_reference else 0,
         "round's parameters": params if train.objective.old_policy != "sampler" else 0,
         "gradient sums (float32)": 4 * num_params(train.decoder),
-        "optimizer moments": 2 * params,
+        "optimizer moments (float32)": 8 * num_params(train.decoder),
         "KV cache": cache_bytes(train),
         "logits of a micro-batch": logits_bytes(train),
     }
     return {name: size for name, size in parts.items() if size}
 
 
+def row_trained(train: Train) -> int:
+    """Places of a row for sampled tokens: the share that a longest trajectory has."""
+    tokens, sampler = train.learner.row_tokens, train.sampler
+    return min(-(-tokens * sampler.new_tokens_max // sampler.length_max), tokens)
+
+
 def row_shapes(train: Train) -> list[tuple[int, int]]:
-    """(rows, tokens) of every micro-batch shape that the learner compiles."""
-    rows = [train.learner.rows >> i for i in range(train.learner.row_shapes)]
-    return [(r, train.learner.row_tokens) for r in rows if r]
+    """(rows, tokens) of every micro-batch shape; all divide over the devices."""
+    devices = train.mesh.data * train.mesh.fsdp
+    rows = [train.learner.rows]
+    while len(rows) < train.learner.row_shapes and rows[-1] % (2 * devices) == 0:
+        rows.append(rows[-1] // 2)
+    return [(count, train.learner.row_tokens) for count in rows]

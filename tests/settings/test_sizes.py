@@ -4,7 +4,16 @@ import jax
 import pytest
 
 from jigsaw_jax.model import decoder as model
-from jigsaw_jax.settings import Decoder, Learner, Objective, Sampler, Train, sizes
+from jigsaw_jax.settings import (
+    Decoder,
+    Learner,
+    Mesh,
+    Objective,
+    Sampler,
+    Train,
+    sizes,
+)
+from jigsaw_jax.train import packing
 
 TINY = Decoder(
     vocab_size=11,
@@ -62,10 +71,11 @@ def test_memory_by_hand():
         "learner parameters": 4 * params,
         "sampler parameters": 4 * params,
         "gradient sums (float32)": 4 * params,
-        "optimizer moments": 8 * params,
+        "optimizer moments (float32)": 8 * params,
         # 5 slots of 10 tokens; keys and values of 3 layers, 2 heads of 6, 2 bytes each.
         "KV cache": 5 * 10 * 2 * 3 * 2 * 6 * 2,
-        "logits of a micro-batch": 2 * 16 * 11 * 4,
+        # 6 of a trajectory's 10 tokens are sampled: 10 of a row's 16 at most.
+        "logits of a micro-batch": 2 * 10 * 11 * 4,
     }
 
 
@@ -79,7 +89,15 @@ def test_memory_of_what_only_some_runs_hold():
     assert memory["round's parameters"] == 4 * sizes.num_params(TINY)
 
 
-def test_row_shapes_halve_and_end_at_one_row():
-    learner = Learner(rows=4, row_tokens=96, row_shapes=5)
-    train = Train(updates=1, decoder=TINY, learner=learner)
-    assert sizes.row_shapes(train) == [(4, 96), (2, 96), (1, 96)]
+@pytest.mark.parametrize(
+    ("rows", "devices", "shapes"),
+    [(4, 1, [4, 2, 1]), (12, 2, [12, 6]), (8, 2, [8, 4, 2]), (3, 1, [3])],
+)
+def test_rows_halve_while_they_divide_as_the_packing_has_it(rows, devices, shapes):
+    learner = Learner(rows=rows, row_tokens=96, row_shapes=5)
+    mesh = Mesh(data=devices)
+    train = Train(updates=1, decoder=TINY, learner=learner, mesh=mesh)
+    assert sizes.row_shapes(train) == [(count, 96) for count in shapes]
+    packed = packing.shapes_of(train)
+    assert list(packed.rows) == shapes
+    assert packed.row_trained == sizes.row_trained(train)

@@ -20,8 +20,8 @@ class Assembly:
       groups: groups of the update under way, in the order of their hand-off.
     """
 
-    def __init__(self, updates_done: int = 0) -> None:
-        self.updates_done = updates_done
+    def __init__(self) -> None:
+        self.updates_done = 0
         self.groups: list[OpenGroup] = []
         self._handed: tuple[GroupId, ...] = ()
         self._is_stepping = False

@@ -2,12 +2,12 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 from jigsaw_jax.records import GroupId
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(slots=True, eq=False)
 class OpenGroup:
     """A group of the run, from its opening to its hand-off; sizes and scores only.
 
@@ -39,26 +39,6 @@ class OpenGroup:
     def version_min(self) -> int:
         """Version of the oldest token of the finished samples."""
         return min(self.versions.values())
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """Where the run stands, as the rules for rounds and pacing see it.
-
-    updates_done: steps taken, so the index of the update that is being filled.
-    filled: groups in that update.
-    groups: open groups by order; those of `filled` are no longer among them.
-    pending: trainable-complete groups that wait for the learner, FIFO.
-    barren: groups that the filter gave up in a row, none handed over between.
-    is_exhausted: whether the data has no prompt left.
-    """
-
-    updates_done: int
-    filled: int
-    groups: Mapping[int, OpenGroup]
-    pending: Sequence[OpenGroup]
-    barren: int
-    is_exhausted: bool
 
 
 def verdict(values: Iterable[float | None], rule: str) -> str | None:

@@ -11,7 +11,8 @@ keep that, and nothing is ever discarded for its age (docs/pipeline.md has the p
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from jigsaw_jax.schedule.groups import OpenGroup, Standing
+from jigsaw_jax.schedule.groups import OpenGroup
+from jigsaw_jax.schedule.standing import Standing
 from jigsaw_jax.settings import Pipeline
 
 
@@ -127,7 +128,7 @@ class Pacing:
 
     def is_tail(self, now: Standing) -> bool:
         """Whether no further group can join the update that is being filled."""
-        return now.is_exhausted and not now.groups
+        return now.source.is_exhausted and not now.groups
 
     def close(self, now: Standing) -> int | None:
         """The version to publish, if an update has been stepped, or None."""

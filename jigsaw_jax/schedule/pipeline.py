@@ -16,12 +16,13 @@ from jigsaw_jax import records
 from jigsaw_jax.records import Effect, Event, GroupId
 from jigsaw_jax.schedule import groups as group_rules
 from jigsaw_jax.schedule.assembly import Assembly, fifo_prefix
-from jigsaw_jax.schedule.groups import OpenGroup, Standing
+from jigsaw_jax.schedule.groups import OpenGroup
 from jigsaw_jax.schedule.ledger import Ledger, State
 from jigsaw_jax.schedule.pacing import Pacing
 from jigsaw_jax.schedule.rounds import Rounds
 from jigsaw_jax.schedule.sampling import Sampling
 from jigsaw_jax.schedule.source import Source
+from jigsaw_jax.schedule.standing import Standing
 from jigsaw_jax.settings import Pipeline as Settings
 
 
@@ -62,8 +63,7 @@ class Pipeline:
             accepts=self._rounds.accepts,
             emit=lambda effect: self._effects.append(effect),
         )
-        self._pending: list[int] = []
-        self._barren = 0
+        self._now = Standing(self._source, self._sampling.groups, self._assembly)
         self._written = self._durable = -1
         self._is_started = self._is_stopping = self._is_ending = False
         self._error: str | None = None
@@ -77,7 +77,7 @@ class Pipeline:
             records.SampleFinished: self._sampling.finished,
             records.SampleFailed: self._sampling.failed,
             records.SampleScored: self._sampling.scored,
-            records.GroupsAccumulated: lambda e: self._assembly.accumulated(e),
+            records.GroupsAccumulated: self._assembly.accumulated,
             records.UpdateStepped: self._update_stepped,
             records.VersionPublished: lambda e: self._rounds.published(e.version),
             records.CheckpointDurable: self._checkpoint_durable,
@@ -170,7 +170,7 @@ class Pipeline:
             "source": self._source.snapshot(),
             "rounds": self._rounds.snapshot(),
             "groups": sorted([g.order, g.id.uid, g.id.draw] for g in under_way),
-            "barren": self._barren,
+            "barren": self._now.barren,
         }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
@@ -195,9 +195,9 @@ class Pipeline:
         self._ledger.restore(snapshot["ledger"], updates=updates_done)
         self._source.restore(snapshot["source"])
         self._rounds.restore(snapshot["rounds"], updates_done=updates_done)
-        self._assembly = Assembly(updates_done)
+        self._assembly.updates_done = updates_done
         limit = self._settings.empty_rounds_max * self._settings.groups_per_update
-        self._barren = snapshot["barren"] % limit
+        self._now.barren = snapshot["barren"] % limit
         self._written = self._durable = updates_done
         still_open = set(self._ledger.open_groups())
         for order, uid, draw in snapshot["groups"]:
@@ -251,10 +251,10 @@ class Pipeline:
     def _end_when_due(self) -> None:
         if self._assembly.is_busy:
             return
-        now = self._standing()
+        now = self._now
         num_empty = self._rounds.empty_rounds(now)
         is_done = self.updates_done >= self._updates
-        is_out = now.is_exhausted and not now.groups and not now.filled
+        is_out = now.source.is_exhausted and not now.groups and not now.filled
         if is_done or is_out:
             self._end(drops_rest=True)
         elif num_empty >= self._settings.empty_rounds_max:
@@ -272,7 +272,7 @@ class Pipeline:
         """Stop all work; groups that are left end, or wait for a later run."""
         self._is_ending = True
         if drops_rest:
-            self._pending.clear()
+            self._now.pending.clear()
             for order in list(self._sampling.groups):
                 self._sampling.drop(order, "run_end")
         self._sampling.stop()
@@ -308,7 +308,7 @@ class Pipeline:
         has no such end: it opens when all are judged.
         """
         left = (self._updates - self.updates_done) * self._settings.groups_per_update
-        num_judged = len(self._pending) + len(self._assembly.groups)
+        num_judged = len(self._now.pending) + len(self._assembly.groups)
         return self._settings.mode != "sync" and num_judged >= left
 
     def _pass_or_drop(self, group: OpenGroup) -> None:
@@ -317,7 +317,7 @@ class Pipeline:
             group.is_judged = True
             self._sampling.complete.remove(group.order)
             self._ledger.ready(group.id)
-            self._pending.append(group.order)
+            self._now.pending.append(group)
             return
         self._sampling.drop(group.order, reason)
         uid, draw = group.id
@@ -326,13 +326,13 @@ class Pipeline:
             self._ledger.open(again.id)
             self._sampling.add(again)
         else:
-            self._barren += 1
+            self._now.barren += 1
 
     def _feed(self) -> None:
         """Give the idle learner its next command, and publish between updates."""
         if self._assembly.is_busy:
             return
-        now = self._standing()
+        now = self._now
         size = self._settings.groups_per_update
         if now.filled and (now.filled == size or self._rounds.is_tail(now)):
             self._effects.append(self._assembly.step())
@@ -348,15 +348,15 @@ class Pipeline:
             token_budget=self._settings.token_budget,
         )
         for group in taken:
-            self._pending.remove(group.order)
+            self._now.pending.remove(group)
             self._sampling.forget(group)
             self._ledger.lease(group.id, self.updates_done)
         if taken:
-            self._barren = 0
+            self._now.barren = 0
             self._effects.append(self._assembly.hand(taken))
 
     def _open(self) -> None:
-        num = self._rounds.openings(self._standing())
+        num = self._rounds.openings(self._now)
         if not num or (self._rounds.opens_whole and not self._source.can_give(num)):
             return
         opening = self._source.take(num)
@@ -368,16 +368,6 @@ class Pipeline:
             self._rounds.opened()
 
     def _request(self) -> None:
-        request = self._source.top_up(self._rounds.wanted(self._standing()))
+        request = self._source.top_up(self._rounds.wanted(self._now))
         if request is not None:
             self._effects.append(request)
-
-    def _standing(self) -> Standing:
-        return Standing(
-            updates_done=self.updates_done,
-            filled=len(self._assembly.groups),
-            groups=self._sampling.groups,
-            pending=[self._sampling.groups[order] for order in self._pending],
-            barren=self._barren,
-            is_exhausted=self._source.is_exhausted,
-        )

@@ -12,7 +12,8 @@ PublishVersion(v + 1) <------ CLOSED: every group has trained or was dropped
 
 from typing import Any, ClassVar
 
-from jigsaw_jax.schedule.groups import OpenGroup, Standing
+from jigsaw_jax.schedule.groups import OpenGroup
+from jigsaw_jax.schedule.standing import Standing
 from jigsaw_jax.settings import Pipeline
 
 

@@ -35,7 +35,8 @@ def test_a_handoff_is_the_longest_prefix_that_fits(sizes, places, budget, expect
 
 
 def test_an_update_is_accumulated_then_stepped_then_the_next_begins():
-    assembly = Assembly(7)
+    assembly = Assembly()
+    assembly.updates_done = 7
     first, second = group(3), group(5)
     assert assembly.hand([first, second]) == AccumulateGroups(
         groups=(first.id, second.id), orders=(3, 5), update=7

@@ -1,0 +1,36 @@
+"""Where the run stands, as the rules for rounds and pacing see it."""
+
+import dataclasses
+from collections.abc import Mapping
+
+from jigsaw_jax.schedule.assembly import Assembly
+from jigsaw_jax.schedule.groups import OpenGroup
+from jigsaw_jax.schedule.source import Source
+
+
+@dataclasses.dataclass(slots=True)
+class Standing:
+    """A live view of the pipeline's parts; only the pipeline writes.
+
+    source: prompts that wait.
+    groups: open groups by order; those of the update under way are not among them.
+    assembly: the update under way.
+    pending: trainable-complete groups that wait for the learner, FIFO.
+    barren: groups that the filter gave up in a row, none handed over between.
+    """
+
+    source: Source
+    groups: Mapping[int, OpenGroup]
+    assembly: Assembly
+    pending: list[OpenGroup] = dataclasses.field(default_factory=list[OpenGroup])
+    barren: int = 0
+
+    @property
+    def updates_done(self) -> int:
+        """Steps taken, so the index of the update under way."""
+        return self.assembly.updates_done
+
+    @property
+    def filled(self) -> int:
+        """Groups in the update under way."""
+        return len(self.assembly.groups)

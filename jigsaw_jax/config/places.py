@@ -51,12 +51,13 @@ def check_run_dir(
     Raises:
       ConfigError: with the first difference between the two runs.
     """
-    entries = {path.name for path in run_dir.glob("*")}
+    # A process killed in its first moments leaves only a lock and a torn file.
+    torn = {path.name for path in run_dir.glob(".*.part")}
+    entries = {path.name for path in run_dir.glob("*")} - torn
     other = "choose another --run_dir"
     if run_dir.exists() and not run_dir.is_dir():
         raise ConfigError(f"--run_dir must be a directory, got file {run_dir}; {other}")
     if "config.gin" not in entries:
-        # A process killed in its first moments leaves a lock and no configuration.
         if entries - {"run.lock", "checkpoints"}:
             raise ConfigError(
                 f"--run_dir must be empty or hold a run, got {run_dir}, which has "

@@ -1,5 +1,6 @@
 """Makes JAX ready for a run before its first operation: devices and compile cache."""
 
+import contextlib
 import os
 import pathlib
 
@@ -22,9 +23,11 @@ def prepare_devices(mesh: Mesh) -> None:
     """
     # Only more than asked for elsewhere (8 in tests); accelerators are not affected.
     if jax.config.jax_num_cpu_devices < mesh.num_devices:
-        jax.config.update("jax_num_cpu_devices", mesh.num_devices)
-    keep_compilations(cache_dir())
+        # Too late where JAX has run already: the mesh then has what there is.
+        with contextlib.suppress(RuntimeError):
+            jax.config.update("jax_num_cpu_devices", mesh.num_devices)
     meshes.build_meshes(mesh, jax.devices())
+    keep_compilations(cache_dir())
 
 
 def cache_dir() -> pathlib.Path:

@@ -1,5 +1,6 @@
 import dataclasses
 import pathlib
+from typing import Any
 
 import gin
 import pytest
@@ -159,7 +160,8 @@ def test_what_no_file_binds_has_its_default(tmp_path):
     dims = "vocab_size num_layers model_dim hidden_dim num_heads num_kv_heads head_dim"
     text = "".join(f"settings.Decoder.{name} = 2\n" for name in dims.split())
     bare = write(tmp_path / "bare.gin", text)
-    decoder = settings.Decoder(**dict.fromkeys(dims.split(), 2))
+    sizes: dict[str, Any] = dict.fromkeys(dims.split(), 2)
+    decoder = settings.Decoder(**sizes)
     loaded = config.load([bare], ["Train.updates = 3"])
     assert loaded.train == settings.Train(updates=3, decoder=decoder)
     with pytest.raises(config.ConfigError, match=r"^Train\.updates must be chosen"):
@@ -168,7 +170,7 @@ def test_what_no_file_binds_has_its_default(tmp_path):
 
 def test_every_settings_class_has_one_place_in_a_run():
     hints = fields.hints(settings.Train).values()
-    places = sorted(hint.__name__ for hint in hints if dataclasses.is_dataclass(hint))
+    places = [fields.describe(hint) for hint in hints if dataclasses.is_dataclass(hint)]
     assert sorted([*places, "Train"]) == sorted(settings.__all__)
 
 

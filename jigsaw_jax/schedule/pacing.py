@@ -4,8 +4,9 @@ Update n trains weights that hold n updates and is published as version n + 1. A
 first admitted under version v may train in updates up to its deadline v + S. Two rules
 keep that, and nothing is ever discarded for its age (docs/pipeline.md has the proof):
 
-    admission   groups not dropped, ever      <= (S + version + 1) U
-    hand-off    open groups of deadline <= d <= free places in updates n..d, all d >= n
+    admission   groups not dropped, ever, at most (S + version + 1) U
+    hand-off    for all d >= n: open groups of deadline <= d, at most the free places
+                of updates n..d
 """
 
 from collections.abc import Sequence

@@ -339,3 +339,9 @@ def test_reports_of_what_was_never_asked_for_are_errors():
     ):
         with pytest.raises(ValueError, match="must"):
             pipeline.apply(event)
+
+
+def test_bounded_staleness_opens_no_group_that_the_run_cannot_train():
+    shell = finished(SLOW_LEARNER, mode="async", staleness_max=3, workers=(("a", 100),))
+    assert len({e.id.uid for e in effects(shell, records.AdmitSample)}) == 4 * 2
+    assert shell.history.dropped == {}

@@ -147,3 +147,14 @@ def test_a_snapshot_of_another_mode_is_refused():
     other = Pipeline(Settings(mode="sync"), updates=1, checkpoint_every=1)
     with pytest.raises(ValueError, match=r"Pipeline\.mode must be"):
         other.restore(snapshot)
+
+
+def test_a_resumed_asynchronous_run_samples_nothing_under_a_stale_version():
+    shell = make(mode="async", staleness_max=1, updates=8)
+    shell.run_while(lambda: shell.pipeline.updates_done < 3)
+    assert shell.pipeline.version == 2
+    shell.crash(to_checkpoint=False)
+    assert effects(shell, records.PublishVersion)[-1].version == 3
+    assert not shell.running
+    shell.run_while(lambda: shell.pipeline.version < 3)
+    assert shell.running

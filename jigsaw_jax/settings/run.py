@@ -227,7 +227,7 @@ class Train:
     """One run.
 
     Attributes:
-      updates: optimizer updates of the run, skipped ones included.
+      updates: optimizer steps of the run; a round with nothing to train has none.
       seed: of the whole run.
       pipeline_name: names this run's policy, data and ids.
       decoder: the policy's shape.

@@ -99,7 +99,8 @@ class Pipeline:
       attempts_max: deliveries of one draw before it is dropped.
       reduction: "arrival", or "ordered" (bitwise repeatable).
       token_budget: tokens of the groups in one hand-off; 0 takes all that wait.
-      prefetch_groups: prompts asked for ahead of admission, in groups.
+      prefetch_groups: prompts asked for ahead of admission, in groups; 0, and the
+        most, is one round.
     """
 
     mode: str = "stream"

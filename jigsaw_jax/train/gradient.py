@@ -180,7 +180,7 @@ def step(
     """
     scalars = {name: x for name, x in totals.items() if name != "gradients"}
     gradients = jax.tree.map(lambda x: x / totals["weight"], totals["gradients"])
-    scalars["grad_norm"] = optax.global_norm(gradients)
+    scalars["grad_norm"] = optax.tree.norm(gradients)
     zeros = jax.tree.map(jnp.zeros_like, totals)
     params, opt_state = optimizer.apply(
         transform, params, opt_state, gradients=gradients, rate=rate

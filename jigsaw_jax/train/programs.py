@@ -118,8 +118,8 @@ class Programs:
         batch: gradient.Batch,
         rewards: gradient.Rewards,
         is_dry: bool = False,
-    ) -> gradient.Totals:
-        """`gradient.add_policy_gradients`; `is_dry` only compiles."""
+    ) -> Any:
+        """`gradient.add_policy_gradients`, or None where `is_dry` only compiles."""
         key = ("policy", len(batch.mask_RM), policies.round is None)
         return self._run(
             key,
@@ -147,8 +147,8 @@ class Programs:
         batch: gradient.Batch,
         *,
         is_dry: bool = False,
-    ) -> jax.Array:
-        """`gradient.add_reward_kl`; `is_dry` only compiles."""
+    ) -> Any:
+        """`gradient.add_reward_kl`, or None where `is_dry` only compiles."""
         return self._run(
             ("kl", len(batch.mask_RM)),
             self._add_reward_kl,
@@ -166,8 +166,8 @@ class Programs:
         rate: float,
         *,
         is_dry: bool = False,
-    ) -> tuple[Params, Any, gradient.Totals, dict[str, jax.Array]]:
-        """`gradient.step`; `is_dry` only compiles."""
+    ) -> Any:
+        """`gradient.step`, or None where `is_dry` only compiles."""
         placed = jax.device_put(np.float32(rate), self.replicated)
         return self._run(
             "step", self._step, params, opt_state, totals, placed, is_dry=is_dry

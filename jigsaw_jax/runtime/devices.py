@@ -22,7 +22,7 @@ def prepare_devices(mesh: Mesh) -> None:
       ValueError: the mesh needs more devices than there are; the text has the fix.
     """
     # Only more than asked for elsewhere (8 in tests); accelerators are not affected.
-    if jax.config.jax_num_cpu_devices < mesh.num_devices:
+    if jax.config.values["jax_num_cpu_devices"] < mesh.num_devices:
         # Too late where JAX has run already: the mesh then has what there is.
         with contextlib.suppress(RuntimeError):
             jax.config.update("jax_num_cpu_devices", mesh.num_devices)

@@ -2,12 +2,13 @@
 
 import json
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from jigsaw_jax.store import files
 
 _TRACK_ORDER = (
+    "process",
     "round",
     "learner",
     "sampler",
@@ -73,8 +74,10 @@ def chrome_trace(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return trace
 
 
-def on_one_clock(events: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+def on_one_clock(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield intervals and marks with the times of all processes on the first's clock.
+
+    The start of each process is yielded as a mark on the track "process".
 
     Args:
       events: records of an events.jsonl in the order of the file.
@@ -86,6 +89,9 @@ def on_one_clock(events: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
             clock_zero_s = event["unix_s"] - event["at_s"]
             origin_s = clock_zero_s if origin_s is None else origin_s
             shift_s = clock_zero_s - origin_s
+            mark = {"kind": "mark", "track": "process", "name": "start"}
+            number = event["incarnation"]
+            yield mark | {"at_s": event["at_s"] + shift_s, "incarnation": number}
         elif event["kind"] == "interval":
             start_s, end_s = event["start_s"] + shift_s, event["end_s"] + shift_s
             yield event | {"start_s": start_s, "end_s": end_s}

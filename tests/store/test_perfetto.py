@@ -15,10 +15,10 @@ def _write(path):
 
 def test_the_trace_is_what_perfetto_reads(tmp_path):
     _write(tmp_path / "events.jsonl")
-    assert export(tmp_path / "events.jsonl", tmp_path / "trace.json") == 4
+    assert export(tmp_path / "events.jsonl", tmp_path / "trace.json") == 5
     trace = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     names = [e["args"]["name"] for e in trace if e["name"] == "thread_name"]
-    assert names == ["learner", "publish", "slot/02", "slot/10"]
+    assert names == ["process", "learner", "publish", "slot/02", "slot/10"]
     tid = {e["args"]["name"]: e["tid"] for e in trace if e["name"] == "thread_name"}
     spans = [e for e in trace if e["ph"] == "X"]
     assert spans[1] == {
@@ -30,7 +30,8 @@ def test_the_trace_is_what_perfetto_reads(tmp_path):
         "dur": 1_250_000.0,
         "args": {"uid": "main/2", "version": 0},
     }
-    (mark,) = [e for e in trace if e["ph"] == "i"]
+    start, mark = [e for e in trace if e["ph"] == "i"]
+    assert (start["ts"], start["args"]) == (1_000_000.0, {"incarnation": 1})
     assert (mark["ts"], mark["tid"]) == (4_500_000.0, tid["publish"])
 
 
@@ -42,5 +43,5 @@ def test_a_second_process_is_shifted_onto_the_clock_of_the_first():
         {"kind": "mark", "track": "publish", "name": "v", "at_s": 2.0},
     ]
     # The second clock's zero is at 1100 of the wall, the first's at 1000.
-    times = [e["ts"] for e in chrome_trace(events) if e["ph"] == "i"]
+    times = [e["ts"] for e in chrome_trace(events) if e["name"] == "v"]
     assert times == [2_000_000.0, 102_000_000.0]

@@ -59,6 +59,9 @@ class Assembly:
     def stepped(self, event: UpdateStepped) -> list[OpenGroup]:
         """Begin the next update.
 
+        Args:
+          event: the learner's report.
+
         Returns:
           The groups that have trained; none where the report is a duplicate.
 
@@ -88,6 +91,9 @@ def fifo_prefix(
       places: groups that the update can still take.
       token_budget: sampled tokens in all; 0 is no limit, and a first group that is
         larger still passes alone.
+
+    Returns:
+      At least one group where there is one and a place for it.
     """
     prefix: list[OpenGroup] = []
     num_tokens = 0

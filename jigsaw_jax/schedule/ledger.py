@@ -166,13 +166,20 @@ class Ledger:
     def ready(self, group: GroupId) -> None:
         """All samples are scored and the group may train.
 
+        Args:
+          group: an open one.
+
         Raises:
           LedgerError: where one is in another state, or the group is not open.
         """
         self._move_all(group, State.READY)
 
     def lease(self, group: GroupId, update: int) -> None:
-        """Hand a ready group to the update with this index.
+        """Hand a ready group to an update.
+
+        Args:
+          group: a ready one.
+          update: index of the update.
 
         Raises:
           LedgerError: where it is not ready.
@@ -205,6 +212,12 @@ class Ledger:
 
     def state(self, sample: SampleId) -> State:
         """Where the sample is.
+
+        Args:
+          sample: of an open or ended group.
+
+        Returns:
+          Its state.
 
         Raises:
           LedgerError: where it was never opened.

@@ -31,6 +31,9 @@ def capacity(
       version: what the samplers serve.
       updates_done: updates stepped, of U groups each.
       outstanding: groups admitted, neither dropped nor in an update that has stepped.
+
+    Returns:
+      A number of groups, 0 or more.
     """
     lead = settings.staleness_max + version + 1 - updates_done
     return max(lead * settings.groups_per_update - outstanding, 0)
@@ -47,6 +50,9 @@ def is_in_time(
       update: index of the update that is being filled.
       free: places left in it.
       size: places of each later update.
+
+    Returns:
+      True where every other group can still meet its deadline.
     """
     for last in range(update, deadline):
         places = free - 1 + (last - update) * size
@@ -57,6 +63,10 @@ def is_in_time(
 
 class Pacing:
     """The mode "async": a round is one update, R = U.
+
+    Args:
+      settings: S, U, the prefetch and the reduction.
+      updates: of the run.
 
     Attributes:
       opens_whole: groups open one by one.
@@ -140,6 +150,9 @@ class Pacing:
 
     def published(self, version: int) -> None:
         """The samplers serve `version`; one they have served before changes nothing.
+
+        Args:
+          version: as the samplers report it.
 
         Raises:
           ValueError: a version that was not sent.

@@ -32,6 +32,11 @@ class Pipeline:
     Effects are to be carried out in order, and before the next event is applied;
     `RequestPrompts` is always the last, so a shell may answer it at once.
 
+    Args:
+      settings: of rounds and admission.
+      updates: optimizer steps of the run; a round with nothing to train has none.
+      checkpoint_every: updates between checkpoints.
+
     Attributes:
       staleness: mean and maximum age, in versions, of the oldest token of the groups
         of the last update.
@@ -41,13 +46,6 @@ class Pipeline:
     def __init__(
         self, settings: Settings, *, updates: int, checkpoint_every: int
     ) -> None:
-        """Make a run that has not begun.
-
-        Args:
-          settings: of rounds and admission.
-          updates: optimizer steps of the run; a round with nothing to train has none.
-          checkpoint_every: updates between checkpoints.
-        """
         self._settings = settings
         self._updates = updates
         self._checkpoint_every = checkpoint_every
@@ -96,6 +94,9 @@ class Pipeline:
 
         Args:
           event: late and doubled reports are allowed and change nothing.
+
+        Returns:
+          Effects, of which `RequestPrompts` is the last.
 
         Raises:
           LedgerError: a report of something that cannot have happened.

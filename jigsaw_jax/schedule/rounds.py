@@ -20,6 +20,10 @@ from jigsaw_jax.settings import Pipeline
 class Rounds:
     """The modes "sync" and "stream".
 
+    Args:
+      settings: R, U, the mode, the filter and the prefetch.
+      updates: of the run.
+
     Attributes:
       opens_whole: a round opens with all its prompts at once, so that which groups a
         run has opened does not depend on when prompts came.
@@ -75,6 +79,9 @@ class Rounds:
     def close(self, now: Standing) -> int | None:
         """End the round if it is over; the learner is idle between updates.
 
+        Args:
+          now: where the run stands.
+
         Returns:
           The version to publish, or None.
         """
@@ -92,6 +99,9 @@ class Rounds:
 
     def published(self, version: int) -> None:
         """The samplers serve `version`; one they have served before changes nothing.
+
+        Args:
+          version: as the samplers report it.
 
         Raises:
           ValueError: a version that was not sent.

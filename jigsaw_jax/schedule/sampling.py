@@ -14,6 +14,12 @@ from jigsaw_jax.settings import Pipeline
 class Sampling:
     """Keeps slots full and collects what comes back, by uid alone.
 
+    Args:
+      settings: of admission and attempts.
+      ledger: of the run; this class moves samples up to "scored".
+      accepts: whether a sample with an oldest token of this version may train.
+      emit: takes effects.
+
     Attributes:
       groups: open groups by order.
       complete: orders of those whose samples are all scored and that wait for a
@@ -29,14 +35,6 @@ class Sampling:
         accepts: Callable[[OpenGroup, int], bool],
         emit: Callable[[Effect], None],
     ) -> None:
-        """Begin with no group and no worker.
-
-        Args:
-          settings: of admission and attempts.
-          ledger: of the run; this class moves samples up to "scored".
-          accepts: whether a sample with an oldest token of this version may train.
-          emit: takes effects.
-        """
         self._settings = settings
         self._ledger = ledger
         self._accepts = accepts

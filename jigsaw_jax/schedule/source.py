@@ -41,6 +41,9 @@ class Source:
     def offer(self, event: PromptsOffered) -> None:
         """Take the answer to the oldest request.
 
+        Args:
+          event: the prompts, in the order of the data.
+
         Raises:
           ValueError: more prompts than asked for, or nothing was asked.
         """

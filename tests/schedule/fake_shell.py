@@ -7,6 +7,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 from jigsaw_jax import records
 from jigsaw_jax.records import GroupId, SampleId
@@ -109,7 +110,7 @@ class FakeShell:
         self.admitted = set()
         self.started_groups = {}
         self.order_of = {}
-        self.finish = None
+        self.finish: Any = None
         self.gradients = []
         self.is_learner_busy = False
         self.slots = {}
@@ -454,7 +455,7 @@ class FakeShell:
 
     def _samples(self, group):
         size = self.run.settings.samples_per_group
-        return [SampleId(*group, i) for i in range(size)]
+        return [SampleId(group.uid, group.draw, i) for i in range(size)]
 
     def _versions(self, group):
         """Versions of the newest attempt of each sample: the one that is trained."""

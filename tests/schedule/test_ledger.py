@@ -145,7 +145,7 @@ def test_after_a_crash_only_what_the_restored_weights_hold_is_committed():
     for update, group in enumerate(groups[:2]):
         for index in range(2):
             for to in PATH:
-                ledger.move(SampleId(*group, index), 0, to)
+                ledger.move(SampleId(group.uid, group.draw, index), 0, to)
         ledger.ready(group)
         ledger.lease(group, update)
     ledger.move(SampleId("p2", 0, 0), 0, State.ADMITTED)
@@ -156,7 +156,7 @@ def test_after_a_crash_only_what_the_restored_weights_hold_is_committed():
     assert restored.open_groups() == (groups[1], groups[2])
     for group in groups[1:3]:
         for index in range(2):
-            sample = SampleId(*group, index)
+            sample = SampleId(group.uid, group.draw, index)
             assert restored.state(sample) is State.QUEUED
             assert restored.attempt(sample) == 1
             assert restored.failures(sample) == 0
@@ -193,7 +193,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.updates = {}
 
     def samples(self, group):
-        return [SampleId(*group, i) for i in range(2)]
+        return [SampleId(group.uid, group.draw, i) for i in range(2)]
 
     @rule(uid=st.sampled_from("pqr"), draw=st.integers(0, 1))
     def open(self, uid, draw):
@@ -244,10 +244,10 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), how=st.sampled_from(["ready", "lease", "drop"]))
     def move_group(self, data, how):
-        groups = sorted({s[:2] for s in self.states})
+        groups = sorted({GroupId(s.uid, s.draw) for s in self.states})
         if not groups:
             return
-        group = GroupId(*data.draw(st.sampled_from(groups)))
+        group = data.draw(st.sampled_from(groups))
         states = {self.states[s] for s in self.samples(group)}
         update = len(self.updates)
         act, to, allowed = {
@@ -281,7 +281,10 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def take_leases(self, updates):
         for group, update in self.updates.items():
-            if update < updates and self.states[SampleId(*group, 0)] == "leased":
+            if (
+                update < updates
+                and self.states[SampleId(group.uid, group.draw, 0)] == "leased"
+            ):
                 self.states |= dict.fromkeys(self.samples(group), "committed")
                 self.ends[group] = "committed"
 

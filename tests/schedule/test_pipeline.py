@@ -1,4 +1,5 @@
 import itertools
+from typing import Any
 
 import pytest
 
@@ -68,9 +69,9 @@ def test_ordered_runs_end_alike_when_groups_are_dropped_and_the_round_is_cut(
             any_order(seed),
             mode="stream",
             reduction="ordered",
-            updates=4,
+            updates=7,
             groups_per_round=6,
-            flat=0.4,
+            flat=0.6,
             redraws_max=redraws_max,
         )
         return shell.history.trained, shell.history.dropped
@@ -163,7 +164,7 @@ def test_rewards_that_fail_do_not_count_as_variance():
     assert effect.groups == (GroupId("p1", 0),)
 
 
-def started(uids=("p0", "p1"), slots=6, **settings):
+def started(uids=("p0", "p1"), slots=6, **settings) -> Any:
     """A bare pipeline whose first prompts are admitted."""
     small = {"groups_per_round": 2, "groups_per_update": 2, "samples_per_group": 2}
     pipeline = Pipeline(
@@ -345,3 +346,20 @@ def test_bounded_staleness_opens_no_group_that_the_run_cannot_train():
     shell = finished(SLOW_LEARNER, mode="async", staleness_max=3, workers=(("a", 100),))
     assert len({e.id.uid for e in effects(shell, records.AdmitSample)}) == 4 * 2
     assert shell.history.dropped == {}
+
+
+def test_no_prompt_is_asked_for_that_the_last_round_does_not_need():
+    shell = finished(updates=4, groups_per_round=4)
+    assert shell.pipeline.next_prompt_index == 2 * 4
+    assert shell.pipeline.outstanding() == ()
+
+
+def test_a_round_opens_with_all_its_prompts_at_once():
+    shell = make(updates=20, prefetch_groups=1)
+    shell.run_while(lambda: shell.pipeline.round == 0)
+    shell.run_while(lambda: set(shell.kinds()) - {"offer"}, last("offer"))
+    assert shell.pipeline.version == 1
+    assert shell.pipeline.next_prompt_index == 5
+    assert not shell.running
+    shell.run_while(lambda: "offer" in shell.kinds())
+    assert len(shell.running) == 4

@@ -1,7 +1,6 @@
 """pass@k without bias, from n completions of which c pass."""
 
 import math
-from collections.abc import Sequence
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -28,29 +27,3 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     if not 0 <= c <= n:
         raise ValueError(f"c must be between 0 and n = {n}, got {c!r}")
     return 1 - math.comb(n - c, k) / math.comb(n, k)
-
-
-def mean_pass_at_k(
-    values: Sequence[Sequence[float | None]], *, k: int, threshold: float
-) -> float:
-    """The mean of pass@k over problems.
-
-    Args:
-      values: reward of every completion, by problem; a reward that failed (None)
-        does not pass.
-      k: as in `pass_at_k`.
-      threshold: a completion passes when its value is at least this.
-
-    Returns:
-      The mean over problems, each with the same weight.
-
-    Raises:
-      ValueError: if there is no problem, or one has fewer than k completions.
-    """
-    if not values:
-        raise ValueError("values must hold at least one problem, got none")
-    rates = []
-    for row in values:
-        passed = sum(value is not None and value >= threshold for value in row)
-        rates.append(pass_at_k(len(row), passed, k))
-    return math.fsum(rates) / len(rates)

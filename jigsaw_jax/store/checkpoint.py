@@ -157,7 +157,10 @@ class Checkpoints:
         return sorted(int(name.removeprefix("step-")) for name in names)
 
     def latest_step(self) -> int | None:
-        """The newest step whose files are whole, or None where nothing was saved.
+        """Find the newest step whose files are whole.
+
+        Returns:
+          The step, or None where nothing was saved.
 
         Raises:
           StoreError: if there are checkpoints and none of them is usable.

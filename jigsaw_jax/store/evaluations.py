@@ -24,7 +24,11 @@ class EvaluationLog:
         files.cut(self._path, files.whole_lines_size(self._path))
 
     def record(self, updates: int, metrics: Mapping[str, float]) -> None:
-        """Append what was found after `updates` updates.
+        """Append what an evaluation found.
+
+        Args:
+          updates: that were done when it was begun.
+          metrics: name to number.
 
         Raises:
           StoreError: if the disk refuses the line.

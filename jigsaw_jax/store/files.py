@@ -13,7 +13,11 @@ class StoreError(Exception):
 
 
 def write_text(path: pathlib.Path, text: str) -> None:
-    """Replace the file whole or not at all.
+    """Replace a file whole or not at all.
+
+    Args:
+      path: of the file; its directory is made where it is missing.
+      text: the new content.
 
     Raises:
       StoreError: if it cannot be written; the old file then stays.
@@ -40,6 +44,12 @@ def write_json(path: pathlib.Path, value: Any) -> None:
 def read_json(path: pathlib.Path) -> Any:
     """Read a JSON file.
 
+    Args:
+      path: of the file.
+
+    Returns:
+      The value that it holds.
+
     Raises:
       StoreError: if it is missing, unreadable or not JSON.
     """
@@ -52,7 +62,13 @@ def read_json(path: pathlib.Path) -> Any:
 
 
 def read_lines(path: pathlib.Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of a JSONL file; a half-written last line is left out.
+    """Read a JSONL file; a half-written last line is left out.
+
+    Args:
+      path: of the file; one that does not exist has no records.
+
+    Yields:
+      The records in order.
 
     Raises:
       StoreError: if a line that has an end is not JSON.
@@ -76,6 +92,10 @@ def cut(path: pathlib.Path, size: int) -> int:
 
     The neighbour has them on disk before the log loses them, so a kill between the
     two steps doubles lines there and never loses one.
+
+    Args:
+      path: of the log.
+      size: bytes that stay.
 
     Returns:
       How many bytes moved.

@@ -24,6 +24,9 @@ ROLLOUT_BYTES_MAX = 2_500_000
 def write(run: RunDir) -> None:
     """Write the report of a run, finished or not, to `run.report`.
 
+    Args:
+      run: its directory.
+
     Raises:
       StoreError: if the directory holds no run, or a file of it is damaged.
     """

@@ -75,12 +75,13 @@ def chrome_trace(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def on_one_clock(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield intervals and marks with the times of all processes on the first's clock.
-
-    The start of each process is yielded as a mark on the track "process".
+    """Put the times of all processes of a run on the first one's clock.
 
     Args:
       events: records of an events.jsonl in the order of the file.
+
+    Yields:
+      Intervals and marks; the start of each process is a mark on track "process".
     """
     origin_s: float | None = None
     shift_s = 0.0

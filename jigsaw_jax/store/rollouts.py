@@ -77,6 +77,10 @@ class RolloutLog:
     def write(self, update: int, rows: Sequence[dict[str, Any]]) -> None:
         """Write an update's rows in the background; a file that exists is replaced.
 
+        Args:
+          update: that trained the rows.
+          rows: JSON objects, as `rollout_rows` makes them.
+
         Raises:
           StoreError: if an earlier write failed.
         """

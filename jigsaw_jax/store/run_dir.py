@@ -39,6 +39,9 @@ class Log(Protocol):
 class RunDir:
     """One run's directory; `lock` it before writing.
 
+    Args:
+      path: the directory.
+
     Attributes:
       path: the directory.
       incarnation: 1 for the first process that worked here, 0 while not locked.

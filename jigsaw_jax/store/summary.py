@@ -77,12 +77,6 @@ def first_dispatch_s(rollout_start_s: float, trains: Sequence[Interval]) -> floa
     return min(start for start, _ in trains) - rollout_start_s
 
 
-def idle_ratio(busy: Iterable[Interval], window: Interval) -> float:
-    """Share of `window` in which none of `busy` was under way; 0 if it is empty."""
-    length_s = window[1] - window[0]
-    return 1 - union_s(clipped(busy, *window)) / length_s if length_s > 0 else 0.0
-
-
 def peak_rss_mb(pids: Iterable[int] | None = None) -> float:
     """Peak resident memory summed over processes, in 10^6 bytes.
 

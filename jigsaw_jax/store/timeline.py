@@ -182,8 +182,9 @@ def _round_row(one: Round, lanes: dict[str, int]) -> dict[str, Any]:
 
 
 def _other_row(event: Event, lanes: dict[str, int]) -> list[Any]:
-    start_s = event.get("start_s", event.get("at_s"))
-    end_s = event.get("end_s", start_s)
+    is_mark = event["kind"] == "mark"
+    start_s = event["at_s" if is_mark else "start_s"]
+    end_s = event["at_s" if is_mark else "end_s"]
     detail = next(
         (f"{k} {event[k]}" for k in ("version", "update", "incarnation") if k in event),
         "",

@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from jigsaw_jax.reward.pass_at_k import mean_pass_at_k, pass_at_k
+from jigsaw_jax.reward.pass_at_k import pass_at_k
 
 
 @pytest.mark.parametrize(
@@ -42,20 +42,3 @@ def test_none_passes_and_all_pass():
 def test_numbers_that_do_not_fit_are_refused(n, c, k, named):
     with pytest.raises(ValueError, match=named):
         pass_at_k(n, c, k)
-
-
-def test_rewards_pass_from_the_threshold_on_and_a_failed_one_does_not():
-    values = [[0.9, 1.1], [1.0, None], [0.0, 0.5]]
-    # Shares of 1/2, 1/2 and 0.
-    assert mean_pass_at_k(values, k=1, threshold=1.0) == pytest.approx(1 / 3)
-    assert mean_pass_at_k(values, k=2, threshold=1.0) == pytest.approx(2 / 3)
-
-
-def test_every_problem_has_the_same_weight():
-    values = [[1.0] * 10, [0.0]]
-    assert mean_pass_at_k(values, k=1, threshold=1.0) == 0.5
-
-
-def test_no_problem_is_refused():
-    with pytest.raises(ValueError, match="at least one problem"):
-        mean_pass_at_k([], k=1, threshold=1.0)

@@ -74,7 +74,7 @@ def _rows(rng, *, update, version, uids, skill):
 def _sample_round(rng, log, *, start_s, version, uids):
     """Fill the slots and log every completion; returns when each group is whole."""
     free = [(start_s, slot) for slot in range(SLOTS)]
-    done = dict.fromkeys(uids, start_s)
+    done: dict[str, float] = {}
     last_s = start_s
     for uid in uids:
         for sample in range(SIZE):
@@ -95,7 +95,7 @@ def _sample_round(rng, log, *, start_s, version, uids):
                 finish="length" if length_s >= 2.6 else "stop",
             )
             free.append((end_s, slot))
-            done[uid] = max(done[uid], end_s)
+            done[uid] = max(done.get(uid, end_s), end_s)
             last_s = max(last_s, end_s)
     for call_s in np.arange(start_s, last_s, 0.1):
         end_s = float(call_s) + 0.095

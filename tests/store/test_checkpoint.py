@@ -296,6 +296,7 @@ def test_there_is_always_a_whole_checkpoint_after_a_kill(tmp_path):
             stdout=subprocess.PIPE,
             cwd=pathlib.Path(__file__).parents[2],
         )
+        assert process.stdout is not None
         # Saves take tens of milliseconds: kills fall into every part of one.
         told = int(process.stdout.readline())
         deadline_s = time.monotonic() + rng.uniform(0, 0.3)

@@ -80,7 +80,7 @@ def test_a_call_is_cheap(tmp_path):
     assert best_s < 10e-6
 
 
-def test_what_a_full_disk_refuses_stays_queued_and_comes_later(tmp_path):
+def test_what_a_full_disk_refuses_stays_queued_and_comes_later(tmp_path, monkeypatch):
     log = _open(tmp_path / "events.jsonl")
     log.flush()
     real = log._file
@@ -92,11 +92,11 @@ def test_what_a_full_disk_refuses_stays_queued_and_comes_later(tmp_path):
                 return real.write(data[:10])
             raise OSError(28, "No space left on device")
 
-    log._file = Full()
+    monkeypatch.setattr(log, "_file", Full())
     log.mark("publish", "version", 1.0)
     with pytest.raises(StoreError, match="No space left"):
         log.flush()
-    log._file = real
+    monkeypatch.undo()
     log.mark("publish", "version", 2.0)
     log.close()
     events = list(files.read_lines(tmp_path / "events.jsonl"))

@@ -25,6 +25,7 @@ def _hold(path):
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
+    assert process.stdout is not None
     return process, int(process.stdout.readline())
 
 

@@ -39,14 +39,6 @@ def test_round_times_of_a_hand_made_round():
     assert summary.trainer_wait_ratio([], []) == 0
 
 
-def test_idle_is_the_share_of_the_window_that_nobody_uses():
-    # Busy 2-4 and 6-8 of the window 2-10.
-    busy = [(0.0, 4.0), (3.0, 4.0), (6.0, 8.0)]
-    assert summary.idle_ratio(busy, (2.0, 10.0)) == 0.5
-    assert summary.idle_ratio([], (2.0, 10.0)) == 1.0
-    assert summary.idle_ratio(busy, (2.0, 2.0)) == 0.0
-
-
 HOG = """
 import subprocess, sys
 block = bytearray(60_000_000)
@@ -70,6 +62,7 @@ def test_peaks_of_children_and_their_children_are_summed():
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
+    assert child.stdout is not None
     child.stdout.readline()
     with_children_mb = summary.peak_rss_mb()
     child.communicate()

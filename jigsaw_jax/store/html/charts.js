@@ -9,7 +9,7 @@ function finite(values) {
 // Mean over a window of about a tenth of the run, shrunk alike on both sides towards
 // the ends, so that the line neither lags behind the points nor leans at its ends.
 function smooth(values) {
-  const half = Math.floor(values.length / 20);
+  const half = Math.max(2, Math.floor(values.length / 20));
   return values.map((value, i) => {
     const reach = Math.min(half, i, values.length - 1 - i);
     const near = finite(values.slice(i - reach, i + reach + 1));
@@ -33,6 +33,7 @@ function domain(values, chart) {
   if (chart.unit) return [0, Math.max(1, high)];
   if (chart.zero) low = Math.min(0, low);
   if (chart.log) return [Math.floor(low), Math.max(Math.floor(low) + 1, Math.ceil(high))];
+  if (low === 0 && high === 0) return [0, 1];
   // A flat curve gets room around it rather than its rounding errors blown up.
   const least = Math.max(Math.abs(high) * 1e-3, 1e-9);
   const pad = high - low > least ? (high - low) * 0.06 : Math.max(least, Math.abs(high) * 0.1);
@@ -103,7 +104,7 @@ function drawSeries(picture, one, points, px, py) {
       picture.append(svg("circle", { cx: px(x).toFixed(1), cy: py(y).toFixed(1), r: 2, fill: stroke, opacity: 0.4 }));
     }
   }
-  const smoothed = smooth(points.map((p) => p[1]));
+  const smoothed = one.exact ? points.map((p) => p[1]) : smooth(points.map((p) => p[1]));
   picture.append(line(points.map(([x], i) => [x, smoothed[i]]), { "stroke-width": 2 }));
 }
 

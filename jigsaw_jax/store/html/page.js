@@ -32,7 +32,7 @@ const CURVES = [
   { title: "KL", series: series(["policy/kl_ref", "policy/kl_behavior"]), keyed: true },
   { title: "Clipped tokens", series: series(["policy/clip_fraction_low", "policy/clip_fraction_high"]), zero: true, percent: true },
   { title: "Gradient norm", series: series(["optim/grad_norm"]), zero: true },
-  { title: "Learning rate", series: series(["optim/lr"]), zero: true },
+  { title: "Learning rate", series: series(["optim/lr"]).map((one) => ({ ...one, exact: true })), zero: true },
   { title: "Sampler against learner, |Δ log p|", series: series(["mismatch/logprob_abs_mean", "mismatch/logprob_abs_max"]), log: true },
   { title: "Importance weight, mean", series: series(["mismatch/weight_mean"]) },
   { title: "Staleness, versions", series: series(["staleness/mean", "staleness/max"]), zero: true },
@@ -56,14 +56,14 @@ function tiles() {
       ? ["Held-out accuracy", `${percent(before)} → ${percent(after)}`, `${gain >= 0 ? "+" : "−"}${Math.abs(gain).toFixed(1)} points`, true]
       : null,
     reward.length
-      ? ["Mean reward", `${number(mean(reward.slice(0, tenth)), 2)} → ${number(mean(reward.slice(-tenth)), 2)}`, "first and last tenth of updates"]
+      ? ["Mean reward", `${number(mean(reward.slice(0, tenth)), 2)} → ${number(mean(reward.slice(-tenth)), 2)}`, "first to last tenth"]
       : null,
     isNumber(shown.hidden_ratio)
-      ? ["Learning under decoding", percent(shown.hidden_ratio), "of the learner's time, slots still decode", true]
+      ? ["Overlapped learning", percent(shown.hidden_ratio), "done while slots decode", true]
       : null,
     ["Learner waits", percent(isNumber(s.trainer_wait_ratio) ? s.trainer_wait_ratio : shown.wait_ratio), "wait / (wait + compute)"],
     isNumber(s.sampled_tokens_per_s)
-      ? ["Sampled tokens/s", number(s.sampled_tokens_per_s), `${number(s.loop_tokens_per_s)} over the whole loop`]
+      ? ["Sampled tokens/s", number(s.sampled_tokens_per_s), `${number(s.loop_tokens_per_s)} over the loop`]
       : null,
     ["Updates", number(isNumber(s.updates) ? s.updates : data.updates_total), isNumber(s.rounds) ? `${s.rounds} rounds` : ""],
     isNumber(s.wall_s)
@@ -88,7 +88,7 @@ function curves() {
   if (!charts.length) return;
   document.getElementById("curves").append(
     el("div", { class: "head" }, el("h2", {}, "Curves"), el("span", { class: "quiet" },
-      "by update; points are single updates, lines a centred mean over a tenth of the run")),
+      "by update; points are single updates, lines their centred mean")),
     el("div", { class: "grid" }, ...charts));
 }
 

@@ -47,6 +47,7 @@ def attend(
     k_BKHS: Float[Array, "B K H S"],
     v_BKSH: Float[Array, "B K S H"],
     mask_BTS: Bool[Array, "B T S"],
+    *,
     precision: jax.lax.Precision,
 ) -> Float[Array, "B T N H"]:
     """Softmax attention; query heads of one group share a key-value head.

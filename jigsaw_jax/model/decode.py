@@ -134,7 +134,10 @@ def _run(
         def attend(q: Array, k: Array, v: Array) -> tuple[Array, KeysValues]:
             new = write(old, k, v)
             mask = choose(decoder, index, *masks)
-            return attention.attend(q, *new, mask, precision(decoder)), new
+            out = attention.attend(
+                q, new.k_BKHS, new.v_BKSH, mask, precision=precision(decoder)
+            )
+            return out, new
 
         return layer(x, choose(decoder, index, *turns), attend)
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from jigsaw_jax.model.layer import Ends, Layer, precision
 from jigsaw_jax.settings import Decoder
 from jigsaw_jax.types import Array, Float, Int, Params
 
+Module = TypeVar("Module", Ends, Layer)
 Body = Callable[[Array, Layer, int | Array, Any], tuple[Array, Any]]
 
 
@@ -58,7 +59,7 @@ def unstack(params: Params) -> Params:
 def logical_axes(decoder: Decoder) -> Params:
     """For each leaf of the params, a tuple with the logical name of each dim."""
 
-    def axes(module: type[Ends] | type[Layer], lead: tuple[str, ...]) -> Params:
+    def axes(module: Any, lead: tuple[str, ...]) -> Params:
         state = nnx.state(_abstract(module, decoder))
         named = nnx.map_state(
             lambda _, leaf: (*lead, *leaf.get_metadata()["axes"]), state
@@ -99,7 +100,9 @@ def forward(
 
         def attend(q: Array, k: Array, v: Array) -> tuple[Array, None]:
             cached = attention.as_cached(k, v)
-            return attention.attend(q, *cached, mask_BTS, precision(decoder)), None
+            return attention.attend(
+                q, *cached, mask_BTS, precision=precision(decoder)
+            ), None
 
         return layer(x, choose(decoder, index, *turns), attend)
 
@@ -172,6 +175,6 @@ def rotary_turns(
     )
 
 
-def _abstract(module: type[Ends] | type[Layer], decoder: Decoder) -> Ends | Layer:
+def _abstract(module: type[Module], decoder: Decoder) -> Module:
     """The module with shapes in the place of weights."""
     return nnx.eval_shape(lambda: module(decoder, nnx.Rngs(params=jax.random.key(0))))

@@ -36,10 +36,11 @@ def _attention(decoder, w, y, index):
     base = decoder.rope_base if is_global else decoder.rope_local_base
     q, k = _rotate(q, base), _rotate(k, base)
     out = np.zeros_like(q)
+    window = decoder.sliding_window
     for head in range(decoder.num_heads):
         group = head // (decoder.num_heads // decoder.num_kv_heads)
         for t in range(len(y)):
-            first = 0 if is_global else max(0, t - decoder.sliding_window + 1)
+            first = 0 if is_global or window is None else max(0, t - window + 1)
             keys = k[first : t + 1, group]
             score = keys @ q[t, head] / math.sqrt(decoder.head_dim)
             weight = np.exp(score - score.max())

@@ -1,6 +1,7 @@
 """The cached paths against the plain forward pass."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from tests.model.families import FAMILIES, random_params
 
 TOKENS = np.random.default_rng(2).integers(0, 61, (2, 14))
 LENGTH = 16
-CLOSE = {"rtol": 1e-5, "atol": 3e-5}
+assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=3e-5)
 
 
 @pytest.fixture(params=[(f, s) for f in FAMILIES for s in (False, True)], ids=str)
@@ -75,7 +76,7 @@ def test_prefill_and_decode_give_the_logits_of_forward(decoder):
     found, _ = _decode(decoder, params, cache, (6, 3), (14, 14))
     assert len(found) == 8 + 11
     for (row, position), logits in found.items():
-        np.testing.assert_allclose(logits, expected[row, position], **CLOSE)
+        assert_close(logits, expected[row, position])
 
 
 @pytest.mark.parametrize("padding", [0, 9])
@@ -97,4 +98,4 @@ def test_a_chunk_extends_a_cache_as_single_steps_do(decoder, padding):
         return model.logits(decoder, params, hidden)
 
     logits = step(jnp.asarray(TOKENS[0, 10:11]), jnp.asarray([10]))
-    np.testing.assert_allclose(logits[0], expected[0, 10], **CLOSE)
+    assert_close(logits[0], expected[0, 10])

@@ -16,7 +16,7 @@ TOKENS = np.random.default_rng(1).integers(0, 61, 13)
 
 # Float32 sums of up to 40 terms of size one, through 4 layers: about 100 roundings of
 # 6e-8 on logits of size 10.
-CLOSE = {"rtol": 1e-5, "atol": 3e-5}
+assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=3e-5)
 
 
 @pytest.fixture(params=FAMILIES)
@@ -44,17 +44,16 @@ def test_forward_equals_a_naive_float64_decoder(decoder):
     ours = _logits(decoder, params, TOKENS[None], np.ones((1, 13), int))[0]
     theirs = naive.logits(decoder, params, TOKENS)
     assert np.abs(theirs).max() > 3
-    np.testing.assert_allclose(ours, theirs, **CLOSE)
+    assert_close(ours, theirs)
 
 
 def test_scanned_layers_equal_unrolled_layers(decoder):
     scanned = dataclasses.replace(decoder, scan_layers=True)
     params = random_params(decoder)
     ones = np.ones((1, 13), int)
-    np.testing.assert_allclose(
+    assert_close(
         _logits(scanned, model.stack(params), TOKENS[None], ones),
         _logits(decoder, params, TOKENS[None], ones),
-        **CLOSE,
     )
 
 
@@ -104,7 +103,7 @@ def test_packed_sequences_do_not_see_each_other(decoder):
     alone = [
         _logits(decoder, params, p[None], np.ones((1, len(p)), int))[0] for p in parts
     ]
-    np.testing.assert_allclose(packed, np.concatenate(alone), **CLOSE)
+    assert_close(packed, np.concatenate(alone))
 
     poisoned = TOKENS.copy()
     poisoned[:5] = TOKENS[:5][::-1]
@@ -122,7 +121,7 @@ def test_padding_does_not_matter_whatever_stands_in_it(decoder, pad):
         positions = np.pad(np.arange(13), pad)[None]
         padded = _logits(decoder, params, tokens, segments, positions)[0]
         assert np.isfinite(padded).all()
-        np.testing.assert_allclose(padded[pad : pad + 13], alone, **CLOSE)
+        assert_close(padded[pad : pad + 13], alone)
 
 
 def test_rematerialised_gradients_equal_plain_ones():
@@ -172,7 +171,7 @@ def test_sharded_forward_equals_unsharded():
         hidden = model.forward(decoder, params, tokens, where, ones)
         return model.logits(decoder, params, hidden)
 
-    np.testing.assert_allclose(jax.jit(run)(sharded), jax.jit(run)(params), **CLOSE)
+    assert_close(jax.jit(run)(sharded), jax.jit(run)(params))
 
 
 def test_bfloat16_computes_norms_and_logits_in_float32():

@@ -1,0 +1,240 @@
+"""The host's side of sampling: requests into free slots, finished samples out.
+
+    submit ──> waiting (FIFO) ──step: admit──> slot ──step: decode──> Sample
+
+A slot belongs to its request from the admission until the sample is reported or
+cancelled, and is refilled at the next step. Requests of one prompt that are admitted
+together share one prefill and one insert; later ones find the prefix in a small cache,
+which a change of weights empties. Running slots keep their keys and values over a
+change of weights, and every token carries the version that sampled it.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Iterable
+
+import numpy as np
+
+from jigsaw_jax.records import FinishReason, Sample, SampleId, Segment
+from jigsaw_jax.sample.engine import Engine
+from jigsaw_jax.sample.state import STOP, Prefix, SlotRequest, StepResult
+from jigsaw_jax.types import Params
+
+# Prefixes kept for requests of a group that found no free slot with their siblings.
+PREFIXES_MAX = 8
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRequest:
+    """One completion to sample.
+
+    Attributes:
+      id: its identity.
+      attempt: which delivery of the draw.
+      prompt_tokens: token ids of the prompt.
+      key_words: see `records.key_words`.
+      new_tokens_max: cap on sampled tokens, the stop token included.
+      temperature: 0 is greedy.
+      top_k: 0 keeps all.
+      top_p: 1 keeps all.
+    """
+
+    id: SampleId
+    attempt: int
+    prompt_tokens: tuple[int, ...]
+    key_words: tuple[int, int]
+    new_tokens_max: int
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LoopReport:
+    """What one step did.
+
+    Attributes:
+      started: (id, attempt) of the requests that got a slot.
+      finished: completions that ended.
+      num_tokens: tokens sampled by all slots.
+      num_active: slots that decoded.
+    """
+
+    started: tuple[tuple[SampleId, int], ...]
+    finished: tuple[Sample, ...]
+    num_tokens: int
+    num_active: int
+
+
+@dataclasses.dataclass(slots=True)
+class _Running:
+    """A request in a slot, and the device calls it took part in."""
+
+    request: SampleRequest
+    calls: list[tuple[int, int, StepResult]]
+
+
+class SampleLoop:
+    """Owns an engine's decode state; not thread-safe, one thread calls it.
+
+    Attributes:
+      params: the weights it decodes with.
+      version: their version.
+    """
+
+    def __init__(self, engine: Engine, params: Params, version: int) -> None:
+        self._engine = engine
+        self.params = params
+        self.version = version
+        self._state = engine.init_decode_state()
+        self._free = list(range(engine.max_concurrent_decodes))
+        self._waiting: dict[tuple[SampleId, int], SampleRequest] = {}
+        self._running: dict[int, _Running] = {}
+        self._prefixes: collections.OrderedDict[tuple[int, ...], Prefix]
+        self._prefixes = collections.OrderedDict()
+
+    @property
+    def num_free(self) -> int:
+        """Slots that neither decode nor have a request waiting for them."""
+        return max(len(self._free) - len(self._waiting), 0)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs and nothing waits."""
+        return not self._running and not self._waiting
+
+    def submit(self, request: SampleRequest) -> None:
+        """Queues a request behind those that wait.
+
+        Raises:
+          ValueError: it waits or runs already, or does not fit the engine's shapes.
+        """
+        key = (request.id, request.attempt)
+        if key in self._waiting or self._slot_of(key) is not None:
+            raise ValueError(f"(id, attempt) must be new, got {key!r} a second time")
+        longest = self._engine.max_prefill_length
+        if not 1 <= len(request.prompt_tokens) <= longest:
+            raise ValueError(
+                f"prompt of {request.id} must have 1 to {longest} tokens (the last of "
+                f"Sampler.prompt_buckets), got {len(request.prompt_tokens)}"
+            )
+        cap = self._engine.sampler.new_tokens_max
+        if not 1 <= request.new_tokens_max <= cap:
+            raise ValueError(
+                f"new_tokens_max must be 1 to Sampler.new_tokens_max = {cap}, "
+                f"got {request.new_tokens_max!r}"
+            )
+        self._waiting[key] = request
+
+    def cancel(self, sample_id: SampleId, attempt: int) -> None:
+        """Forgets an attempt, whether it waits, runs or is unknown; frees its slot."""
+        key = (sample_id, attempt)
+        self._waiting.pop(key, None)
+        slot = self._slot_of(key)
+        if slot is not None:
+            self._state = self._engine.release(self._state, slot)
+            self._give_back(slot)
+
+    def set_params(self, params: Params, version: int) -> None:
+        """Decodes with these weights from the next step on."""
+        self.params = params
+        self.version = version
+        self._prefixes.clear()
+
+    def step(self) -> LoopReport:
+        """Fills free slots, decodes once, and collects what ended."""
+        started = self._admit()
+        num_active = len(self._running)
+        if not num_active:
+            return LoopReport(started=(), finished=(), num_tokens=0, num_active=0)
+        self._state, result = self._engine.generate_steps(self.params, self._state)
+        counts = result.valid_TB.sum(axis=0).tolist()
+        for slot, running in self._running.items():
+            running.calls.append((self.version, counts[slot], result))
+        ended = [slot for slot in sorted(self._running) if result.done[slot]]
+        finished = tuple(
+            _to_sample(self._give_back(slot), slot, int(result.reasons_B[slot]))
+            for slot in ended
+        )
+        return LoopReport(
+            started=started,
+            finished=finished,
+            num_tokens=sum(counts),
+            num_active=num_active,
+        )
+
+    def _admit(self) -> tuple[tuple[SampleId, int], ...]:
+        """Gives free slots to waiting requests, in order of submission."""
+        num = min(len(self._free), len(self._waiting))
+        keys = list(self._waiting)[:num]
+        by_prompt: dict[tuple[int, ...], list[tuple[int, SampleRequest]]] = {}
+        for key in keys:
+            request = self._waiting.pop(key)
+            entry = (self._free.pop(0), request)
+            by_prompt.setdefault(request.prompt_tokens, []).append(entry)
+        for prompt, entries in by_prompt.items():
+            self._insert(prompt, entries)
+        return tuple(keys)
+
+    def _insert(
+        self, prompt: tuple[int, ...], entries: Iterable[tuple[int, SampleRequest]]
+    ) -> None:
+        requests = []
+        for slot, request in entries:
+            self._running[slot] = _Running(request, [])
+            requests.append(
+                SlotRequest(
+                    slot=slot,
+                    key_words=request.key_words,
+                    temperature=request.temperature,
+                    top_k=request.top_k,
+                    top_p=request.top_p,
+                    new_tokens_max=request.new_tokens_max,
+                )
+            )
+        prefix = self._prefix(prompt)
+        self._state = self._engine.insert_many(prefix, self._state, requests)
+
+    def _prefix(self, prompt: tuple[int, ...]) -> Prefix:
+        """The prompt's prefix under the current weights, the least used one evicted."""
+        prefix = self._prefixes.pop(prompt, None)
+        if prefix is None:
+            prefix = self._engine.prefill_prompt(self.params, prompt)
+        self._prefixes[prompt] = prefix
+        if len(self._prefixes) > PREFIXES_MAX:
+            self._prefixes.popitem(last=False)
+        return prefix
+
+    def _give_back(self, slot: int) -> _Running:
+        """Takes a request out of its slot."""
+        self._free.append(slot)
+        self._free.sort()
+        return self._running.pop(slot)
+
+    def _slot_of(self, key: tuple[SampleId, int]) -> int | None:
+        for slot, running in self._running.items():
+            if (running.request.id, running.request.attempt) == key:
+                return slot
+        return None
+
+
+def _to_sample(running: _Running, slot: int, reason: int) -> Sample:
+    """The host record of a completion."""
+    calls = [(version, n, result) for version, n, result in running.calls if n]
+
+    def column(name: str) -> tuple:
+        parts = [getattr(result, name)[:n, slot] for _, n, result in calls]
+        return tuple(np.concatenate(parts).tolist())
+
+    segment = Segment(
+        tokens=column("tokens_TB"),
+        logprobs=column("logprobs_TB"),
+        versions=tuple(version for version, n, _ in calls for _ in range(n)),
+    )
+    return Sample(
+        id=running.request.id,
+        attempt=running.request.attempt,
+        segments=(segment,),
+        finish_reason=FinishReason.STOP if reason == STOP else FinishReason.LENGTH,
+        entropies=column("entropies_TB"),
+    )

@@ -1,0 +1,204 @@
+"""The engine's device programs, as pure functions of parameters and decode state."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from jigsaw_jax import model
+from jigsaw_jax.model import decode
+from jigsaw_jax.sample import cache, sampling
+from jigsaw_jax.sample.state import (
+    LENGTH,
+    RUNNING,
+    STOP,
+    DecodeState,
+    Slots,
+    SlotSnapshot,
+    StepResult,
+)
+from jigsaw_jax.settings import Decoder
+from jigsaw_jax.types import Array, Int, Params
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What is fixed when the programs are compiled.
+
+    Attributes:
+      num_slots: B.
+      length: positions of a slot, the longest trajectory.
+      num_steps: decode steps of one call.
+      stop_tokens: ids that end a completion.
+    """
+
+    num_slots: int
+    length: int
+    num_steps: int
+    stop_tokens: tuple[int, ...]
+
+
+def prefill(
+    decoder: Decoder,
+    limits: Limits,
+    params: Params,
+    tokens_T: Int[Array, " T"],
+    num_tokens: Int[Array, ""],
+) -> cache.Cache:
+    """One slot's cache with all but the last of `num_tokens` tokens."""
+    layers = decode.prefill(decoder, params, tokens_T)
+    return cache.padded(decoder, layers, num_tokens - 1, limits.length)
+
+
+def insert(
+    state: DecodeState,
+    prefix: cache.Cache,
+    numbers_B: Int[Array, " B"],
+    requests: Slots,
+    num: Int[Array, ""],
+) -> DecodeState:
+    """The prefix in each of the first `num` of the numbered slots."""
+    kept = jax.lax.fori_loop(
+        0, num, lambda i, c: c.write(numbers_B[i], prefix), state.cache
+    )
+    return DecodeState(cache=kept, slots=_put(state.slots, numbers_B, requests))
+
+
+def generate(
+    decoder: Decoder,
+    limits: Limits,
+    params: Params,
+    state: DecodeState,
+    num_steps: Int[Array, ""],
+) -> tuple[DecodeState, StepResult]:
+    """Up to `num_steps` decode steps; ends early when no slot runs."""
+    steps = jnp.arange(limits.num_steps)
+    # A slot that stops never runs again within a call, so while it runs its position
+    # at step i is its first plus i, and all uniforms can be made at once.
+    positions_TB = state.slots.positions_B[None] + 1 + steps[:, None]
+    uniforms_TB = sampling.uniforms(state.slots.keys_BX, positions_TB)
+
+    def is_going(carry: tuple) -> Array:
+        step, state, _ = carry
+        return (step < num_steps) & jnp.any(state.slots.reasons_B == RUNNING)
+
+    def advance(carry: tuple) -> tuple:
+        step, state, log = carry
+        slots = state.slots
+        hidden_BD, layers = decode.decode_step(
+            decoder, params, slots.tokens_B, slots.positions_B, state.cache.layers
+        )
+        drawn = sampling.draw(
+            model.logits(decoder, params, hidden_BD),
+            uniforms_TB[step],
+            slots.temperatures_B,
+            slots.top_ks_B,
+            slots.top_ps_B,
+        )
+        row = (*drawn, slots.reasons_B == RUNNING)
+        log = tuple(x.at[step].set(y) for x, y in zip(log, row, strict=True))
+        kept = dataclasses.replace(state.cache, layers=layers)
+        slots = _advanced(limits, slots, drawn.tokens_B)
+        return step + 1, DecodeState(cache=kept, slots=slots), log
+
+    shape = (limits.num_steps, limits.num_slots)
+    dtypes = (jnp.int32, jnp.float32, jnp.float32, jnp.bool_)
+    log = tuple(jnp.zeros(shape, dtype) for dtype in dtypes)
+    start = (jnp.int32(0), state, log)
+    _, state, log = jax.lax.while_loop(is_going, advance, start)
+    tokens_TB, logprobs_TB, entropies_TB, valid_TB = log
+    return state, StepResult(
+        tokens_TB, logprobs_TB, entropies_TB, valid_TB, state.slots.reasons_B
+    )
+
+
+def extend(
+    decoder: Decoder,
+    params: Params,
+    state: DecodeState,
+    slot: Int[Array, ""],
+    tokens_T: Int[Array, " T"],
+    num_tokens: Int[Array, ""],
+) -> DecodeState:
+    """Appends `num_tokens` tokens to a slot and lets it run again.
+
+    The token that the slot had still to feed goes first, and the last of the new ones
+    takes its place. A slot without room for them and one more token ends by LENGTH.
+    """
+    one = _take(state.slots, slot)
+    length = _length(state.cache)
+    fed_T = jnp.concatenate([one.tokens_B, tokens_T[:-1]])
+    layers = decode.extend(
+        decoder,
+        params,
+        fed_T,
+        one.positions_B[0],
+        state.cache.read(slot).layers,
+    )
+    positions_B = one.positions_B + num_tokens
+    has_room = positions_B < length - 1
+    may_run = has_room & (one.sampled_B < one.caps_B)
+    one = one._replace(
+        tokens_B=jnp.where(has_room, tokens_T[num_tokens - 1], one.tokens_B),
+        positions_B=jnp.where(has_room, positions_B, one.positions_B),
+        reasons_B=jnp.where(may_run, RUNNING, LENGTH).astype(jnp.int32),
+    )
+    written = dataclasses.replace(state.cache, layers=layers)
+    return DecodeState(
+        cache=state.cache.write(slot, written),
+        slots=_put(state.slots, slot[None], one),
+    )
+
+
+def extract(state: DecodeState, slot: Int[Array, ""]) -> SlotSnapshot:
+    """A copy of one slot."""
+    return SlotSnapshot(cache=state.cache.read(slot), slots=_take(state.slots, slot))
+
+
+def insert_snapshot(
+    state: DecodeState, slot: Int[Array, ""], snapshot: SlotSnapshot
+) -> DecodeState:
+    """The state with a slot replaced by what was extracted from another."""
+    return DecodeState(
+        cache=state.cache.write(slot, snapshot.cache),
+        slots=_put(state.slots, slot[None], snapshot.slots),
+    )
+
+
+def release(state: DecodeState, reasons_B: Int[Array, " B"]) -> DecodeState:
+    """The state with the slots' reasons replaced; FREE stops a slot."""
+    return dataclasses.replace(state, slots=state.slots._replace(reasons_B=reasons_B))
+
+
+def _advanced(limits: Limits, slots: Slots, drawn_B: Int[Array, " B"]) -> Slots:
+    """The slots after a decode step; a slot that does not run stays as it is."""
+    is_running_B = slots.reasons_B == RUNNING
+    step_B = is_running_B.astype(jnp.int32)
+    positions_B = slots.positions_B + step_B
+    sampled_B = slots.sampled_B + step_B
+    stops_C = jnp.array(limits.stop_tokens, jnp.int32)
+    is_stop_B = jnp.any(drawn_B[:, None] == stops_C[None], axis=-1)
+    is_full_B = (sampled_B >= slots.caps_B) | (positions_B >= limits.length - 1)
+    ended_B = jnp.where(is_stop_B, STOP, jnp.where(is_full_B, LENGTH, RUNNING))
+    return slots._replace(
+        tokens_B=jnp.where(is_running_B, drawn_B, slots.tokens_B),
+        positions_B=positions_B,
+        sampled_B=sampled_B,
+        reasons_B=jnp.where(is_running_B, ended_B, slots.reasons_B),
+    )
+
+
+def _take(slots: Slots, slot: Int[Array, ""]) -> Slots:
+    """The entries of one slot."""
+    return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, slot, 1), slots)
+
+
+def _put(slots: Slots, numbers_B: Int[Array, " B"], entries: Slots) -> Slots:
+    """The slots with some entries replaced; a number out of range is dropped."""
+    return jax.tree.map(
+        lambda x, y: x.at[numbers_B].set(y, mode="drop"), slots, entries
+    )
+
+
+def _length(kept: cache.Cache) -> int:
+    return jax.tree.leaves(kept)[0].shape[-1]

@@ -1,0 +1,172 @@
+"""What the engine keeps on device, and what it hands to its callers."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jigsaw_jax.sample import cache
+from jigsaw_jax.settings import Decoder
+from jigsaw_jax.types import Array, Bool, Float, Int, UInt32
+
+# Why a slot does not run, or that it does.
+FREE, RUNNING, STOP, LENGTH = 0, 1, 2, 3
+
+
+class Slots(NamedTuple):
+    """One entry a slot.
+
+    tokens_B: the token to feed next; not yet in the cache.
+    positions_B: its absolute position.
+    sampled_B: how many new tokens it has sampled.
+    caps_B: how many it may sample.
+    reasons_B: FREE, RUNNING, STOP or LENGTH.
+    top_ks_B: 0 is off.
+    temperatures_B: 0 is greedy.
+    top_ps_B: 1 is off.
+    keys_BX: the two words of the sample's key.
+    """
+
+    tokens_B: Int[Array, " B"]
+    positions_B: Int[Array, " B"]
+    sampled_B: Int[Array, " B"]
+    caps_B: Int[Array, " B"]
+    reasons_B: Int[Array, " B"]
+    top_ks_B: Int[Array, " B"]
+    temperatures_B: Float[Array, " B"]
+    top_ps_B: Float[Array, " B"]
+    keys_BX: UInt32[Array, "B X"]
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=("cache", "slots"), meta_fields=()
+)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecodeState:
+    """All that a decode step transforms; donated to every call that returns one."""
+
+    cache: cache.Cache
+    slots: Slots
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=("cache", "slots"), meta_fields=()
+)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SlotSnapshot:
+    """One slot taken out whole: a copy on device that `device_get` may offload."""
+
+    cache: cache.Cache
+    slots: Slots
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prefix:
+    """A prompt's keys and values, all but those of its last token.
+
+    The last token is fed by the first decode step of each slot the prefix goes to, so
+    every slot samples its own first token and N new tokens cost N steps.
+
+    Attributes:
+      cache: one slot, of full length, zero behind the prompt.
+      last_token: the token to feed first.
+      position: its absolute position.
+    """
+
+    cache: cache.Cache
+    last_token: int
+    position: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SlotRequest:
+    """How one slot samples.
+
+    Attributes:
+      slot: which.
+      key_words: see `records.key_words`.
+      temperature: 0 is greedy.
+      top_k: 0 keeps all.
+      top_p: 1 keeps all.
+      new_tokens_max: cap on sampled tokens, the stop token included.
+    """
+
+    slot: int
+    key_words: tuple[int, int]
+    new_tokens_max: int
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+
+class StepResult(NamedTuple):
+    """What some decode steps sampled, on device, or on the host.
+
+    tokens_TB: by step and slot.
+    logprobs_TB: of each token under the distribution it was drawn from.
+    entropies_TB: of that distribution, in nats.
+    valid_TB: whether the slot sampled a token in the step.
+    reasons_B: FREE, RUNNING, STOP or LENGTH, after the last step.
+    """
+
+    tokens_TB: Int[Array | np.ndarray, "T B"]
+    logprobs_TB: Float[Array | np.ndarray, "T B"]
+    entropies_TB: Float[Array | np.ndarray, "T B"]
+    valid_TB: Bool[Array | np.ndarray, "T B"]
+    reasons_B: Int[Array | np.ndarray, " B"]
+
+    @property
+    def done(self) -> Bool[Array | np.ndarray, " B"]:
+        """Slots that do not run."""
+        return self.reasons_B != RUNNING
+
+
+def empty(decoder: Decoder, num_slots: int, length: int) -> DecodeState:
+    """A state whose slots are all free."""
+
+    def full(value: int, dtype: type) -> Array:
+        return jnp.full((num_slots,), value, dtype)
+
+    slots = Slots(
+        tokens_B=full(0, jnp.int32),
+        positions_B=full(0, jnp.int32),
+        sampled_B=full(0, jnp.int32),
+        caps_B=full(0, jnp.int32),
+        reasons_B=full(FREE, jnp.int32),
+        top_ks_B=full(0, jnp.int32),
+        temperatures_B=full(1, jnp.float32),
+        top_ps_B=full(1, jnp.float32),
+        keys_BX=jnp.zeros((num_slots, 2), jnp.uint32),
+    )
+    return DecodeState(cache=cache.empty(decoder, num_slots, length), slots=slots)
+
+
+def batch_requests(
+    prefix: Prefix, requests: Sequence[SlotRequest], num_slots: int
+) -> tuple[np.ndarray, Slots]:
+    """Slot numbers and entries of the requests, padded to `num_slots` of them.
+
+    A padded entry's slot number is `num_slots`, which a scatter drops.
+    """
+    missing = num_slots - len(requests)
+    numbers = [r.slot for r in requests] + [num_slots] * missing
+
+    def column(values: list, dtype: type) -> Any:
+        return np.array(values + values[:1] * missing, dtype)
+
+    slots = Slots(
+        tokens_B=column([prefix.last_token] * len(requests), np.int32),
+        positions_B=column([prefix.position] * len(requests), np.int32),
+        sampled_B=column([0] * len(requests), np.int32),
+        caps_B=column([r.new_tokens_max for r in requests], np.int32),
+        reasons_B=column([RUNNING] * len(requests), np.int32),
+        top_ks_B=column([r.top_k for r in requests], np.int32),
+        temperatures_B=column([r.temperature for r in requests], np.float32),
+        top_ps_B=column([r.top_p for r in requests], np.float32),
+        keys_BX=column([r.key_words for r in requests], np.uint32),
+    )
+    return np.array(numbers, np.int32), slots

@@ -1,0 +1,277 @@
+"""The host loop: admission, identity of samples, versions, prefixes, cancellation."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jigsaw_jax.records import FinishReason, SampleId, key_words
+from jigsaw_jax.sample import loop as loops
+from jigsaw_jax.sample.loop import SampleLoop, SampleRequest
+from tests.sample import tiny
+
+
+def _request(uid="p", sample=0, draw=0, attempt=0, prompt=(5, 9, 33), **settings):
+    sample_id = SampleId(uid, draw, sample)
+    return SampleRequest(
+        id=sample_id,
+        attempt=attempt,
+        prompt_tokens=prompt,
+        key_words=key_words(0, "main", sample_id),
+        **{"new_tokens_max": 12, **settings},
+    )
+
+
+def _drain(loop):
+    finished = []
+    for _ in range(200):
+        if loop.is_idle:
+            return finished
+        finished.extend(loop.step().finished)
+    raise AssertionError("the loop must become idle, and does not")
+
+
+def _loop(params=None, **engine):
+    return SampleLoop(tiny.engine(**engine), params or tiny.params(), version=3)
+
+
+def _counted(monkeypatch):
+    """An engine that notes the prompts it prefills and the slots it fills."""
+    engine = tiny.engine()
+    prefills, inserts = [], []
+    prefill, insert = engine.prefill_prompt, engine.insert_many
+
+    def prefill_prompt(params, tokens):
+        prefills.append(tuple(tokens))
+        return prefill(params, tokens)
+
+    def insert_many(prefix, state, requests):
+        inserts.append([request.slot for request in requests])
+        return insert(prefix, state, requests)
+
+    monkeypatch.setattr(engine, "prefill_prompt", prefill_prompt)
+    monkeypatch.setattr(engine, "insert_many", insert_many)
+    return engine, prefills, inserts
+
+
+def test_samples_hold_what_the_engine_drew_under_the_forward_logprobs():
+    loop = _loop()
+    loop.submit(_request(temperature=0.5, new_tokens_max=11))
+    (sample,) = _drain(loop)
+    assert sample.id == SampleId("p", 0, 0)
+    (segment,) = sample.segments
+    assert segment.is_sampled
+    assert len(segment.tokens) == len(sample.entropies) == 11
+    assert segment.versions == (3,) * 11
+    assert sample.finish_reason is FinishReason.LENGTH
+    expected = tiny.forward_logprobs(tiny.params(), (5, 9, 33), segment.tokens, 0.5)
+    np.testing.assert_allclose(segment.logprobs, expected, atol=1e-5)
+
+
+def test_more_requests_than_slots_all_end_once_with_the_bits_of_a_lone_run():
+    loop = _loop()
+    requests = [
+        _request(uid=f"p{i % 5}", sample=i, prompt=(i % 5,) * (1 + i % 5), attempt=i,
+                 new_tokens_max=1 + i % 12, temperature=(0.5, 1.0, 1.7)[i % 3])
+        for i in range(23)
+    ]  # fmt: skip
+    for request in requests:
+        loop.submit(request)
+    finished = {sample.id: sample for sample in _drain(loop)}
+    assert len(finished) == 23
+    for request in requests[::4]:
+        alone = _loop(steps_per_call=1)
+        alone.submit(request)
+        (sample,) = _drain(alone)
+        assert sample == finished[request.id]
+        assert sample.num_sampled == request.new_tokens_max
+
+
+def test_requests_start_in_order_of_submission_and_a_freed_slot_is_refilled_at_once():
+    loop = _loop()
+    for i in range(7):
+        # The first is done after one token, the others after several calls.
+        loop.submit(_request(sample=i, new_tokens_max=1 if i == 0 else 12))
+    assert loop.num_free == 0
+    first, second = loop.step(), loop.step()
+    assert [sample_id.sample for sample_id, _ in first.started] == [0, 1, 2, 3]
+    assert [sample.id.sample for sample in first.finished] == [0]
+    assert (first.num_active, first.num_tokens) == (4, 1 + 3 * 5)
+    assert [sample_id.sample for sample_id, _ in second.started] == [4]
+    assert second.num_active == 4
+
+
+def test_a_group_is_prefilled_once_also_when_it_starts_in_pieces(monkeypatch):
+    engine, prefills, inserts = _counted(monkeypatch)
+    loop = SampleLoop(engine, tiny.params(), version=0)
+    for uid, prompt in (("a", (1, 2)), ("b", (3, 4, 5))):
+        for i in range(5):
+            loop.submit(_request(uid=uid, sample=i, prompt=prompt))
+    assert len(_drain(loop)) == 10
+    assert prefills == [(1, 2), (3, 4, 5)]
+    assert inserts[0] == [0, 1, 2, 3]
+
+
+def test_a_group_of_16_has_distinct_completions_and_a_redraw_differs():
+    params = jax.tree.map(jnp.zeros_like, tiny.params())
+    loop = _loop(params)
+    for draw in (0, 1):
+        for i in range(16):
+            loop.submit(_request(sample=i, draw=draw))
+    tokens = {sample.id: sample.tokens for sample in _drain(loop)}
+    assert len(set(tokens.values())) == 32
+
+
+def test_another_worker_and_another_attempt_give_the_same_tokens():
+    first, second = _loop(), _loop(slots=3, steps_per_call=2)
+    second.submit(_request(uid="other", prompt=(1, 1, 1)))
+    first.submit(_request(attempt=0))
+    second.submit(_request(attempt=7))
+    (a,) = _drain(first)
+    b = next(s for s in _drain(second) if s.id.uid == "p")
+    # Another number of slots is another batch height, whose products round apart.
+    assert a.tokens == b.tokens
+    np.testing.assert_allclose(
+        a.segments[0].logprobs, b.segments[0].logprobs, atol=1e-5
+    )
+    assert b.attempt == 7
+
+
+def test_each_token_carries_the_version_that_sampled_it():
+    loop = _loop()
+    loop.submit(_request())
+    loop.step()
+    loop.set_params(tiny.params(1), 4)
+    (sample,) = _drain(loop)
+    assert sample.segments[0].versions == (3,) * 5 + (4,) * 7
+    assert (sample.version_min, sample.version_max) == (3, 4)
+
+
+def test_a_swap_takes_effect_whole_between_two_calls():
+    # With zero embeddings and a head of one hot row, weights v always say token v.
+    decoder = dataclasses.replace(tiny.DECODER, tied_head=False)
+    base = jax.tree.map(jnp.zeros_like, tiny.model.init_params(decoder, 0))
+
+    def saying(token):
+        ends = {
+            **base["ends"],
+            "embedding": base["ends"]["embedding"] + 1,
+            "final_norm": base["ends"]["final_norm"] + 1,
+            "head": base["ends"]["head"].at[:, token].set(9.0),
+        }
+        return {**base, "ends": ends}
+
+    engine = loops.Engine(decoder, tiny.SAMPLER, None, stop_tokens=())
+    loop = SampleLoop(engine, saying(3), version=3)
+    for i in range(6):
+        loop.submit(_request(sample=i))
+    finished = list(loop.step().finished)
+    loop.set_params(saying(4), 4)
+    finished += loop.step().finished
+    loop.set_params(saying(5), 5)
+    finished += _drain(loop)
+    assert len(finished) == 6
+    seen = {sample.segments[0].versions for sample in finished}
+    assert (3,) * 5 + (4,) * 5 + (5,) * 2 in seen
+    for sample in finished:
+        assert sample.tokens == sample.segments[0].versions
+
+
+def test_prefixes_of_other_weights_are_not_used():
+    loop = _loop()
+    loop.submit(_request(sample=0))
+    _drain(loop)
+    loop.set_params(tiny.params(1), 4)
+    loop.submit(_request(sample=1))
+    (after,) = _drain(loop)
+    fresh = SampleLoop(tiny.engine(), tiny.params(1), version=4)
+    fresh.submit(_request(sample=1))
+    assert _drain(fresh) == [after]
+
+
+def test_running_slots_keep_their_cache_over_a_swap():
+    loop = _loop()
+    loop.submit(_request())
+    loop.step()
+    loop.set_params(tiny.params(1), 4)
+    (mixed,) = _drain(loop)
+    tokens = mixed.tokens
+    # Under the new weights alone the same tokens have other logprobs.
+    new = tiny.forward_logprobs(tiny.params(1), (5, 9, 33), tokens, 1.0)
+    assert np.abs(np.array(mixed.segments[0].logprobs) - new)[5:].max() > 1e-3
+
+
+def test_cancelling_frees_the_slot_and_leaves_the_others_alone():
+    loop = _loop()
+    for i in range(6):
+        loop.submit(_request(sample=i))
+    loop.step()
+    loop.cancel(SampleId("p", 0, 1), attempt=9)
+    loop.cancel(SampleId("p", 0, 1), attempt=0)
+    loop.cancel(SampleId("p", 0, 5), attempt=0)
+    report = loop.step()
+    assert [sample_id.sample for sample_id, _ in report.started] == [4]
+    finished = {s.id.sample: s for s in (*report.finished, *_drain(loop))}
+    assert sorted(finished) == [0, 2, 3, 4]
+    untouched = _loop()
+    untouched.submit(_request(sample=2))
+    assert _drain(untouched) == [finished[2]]
+
+
+def test_an_attempt_cancelled_while_it_runs_can_be_tried_again():
+    loop = _loop()
+    loop.submit(_request(attempt=0))
+    loop.step()
+    loop.cancel(SampleId("p", 0, 0), 0)
+    assert loop.is_idle
+    assert loop.num_free == 4
+    assert loop.step().num_active == 0
+    loop.submit(_request(attempt=1))
+    (sample,) = _drain(loop)
+    assert sample.attempt == 1
+    assert len(sample.tokens) == 12
+
+
+def test_a_stop_token_ends_the_sample_is_kept_and_is_not_a_truncation():
+    loop = _loop()
+    loop.submit(_request())
+    (whole,) = _drain(loop)
+    stop = whole.tokens[3]
+    assert stop not in whole.tokens[:3]
+    for cap in (12, 4):
+        stopping = _loop(stop_tokens=(stop,))
+        stopping.submit(_request(new_tokens_max=cap))
+        (sample,) = _drain(stopping)
+        assert sample.tokens == whole.tokens[:4]
+        assert sample.finish_reason is FinishReason.STOP
+        assert not sample.is_truncated
+
+
+def test_what_cannot_run_is_refused_when_it_is_submitted():
+    loop = _loop()
+    loop.submit(_request())
+    with pytest.raises(ValueError, match="a second time"):
+        loop.submit(_request())
+    loop.step()
+    with pytest.raises(ValueError, match="a second time"):
+        loop.submit(_request())
+    with pytest.raises(ValueError, match="must have 1 to 8 tokens"):
+        loop.submit(_request(sample=1, prompt=(1,) * 9))
+    for cap in (0, 13):
+        with pytest.raises(ValueError, match="new_tokens_max must be 1 to"):
+            loop.submit(_request(sample=1, new_tokens_max=cap))
+
+
+def test_kept_prefixes_are_bounded(monkeypatch):
+    engine, prefills, _ = _counted(monkeypatch)
+    loop = SampleLoop(engine, tiny.params(), version=0)
+    for i in range(loops.PREFIXES_MAX + 1):
+        loop.submit(_request(uid=str(i), prompt=(i,), new_tokens_max=1))
+    _drain(loop)
+    loop.submit(_request(uid="last", prompt=(loops.PREFIXES_MAX,), new_tokens_max=1))
+    loop.submit(_request(uid="first", prompt=(0,), new_tokens_max=1))
+    _drain(loop)
+    assert len(prefills) == loops.PREFIXES_MAX + 2
+    assert prefills[-1] == (0,)

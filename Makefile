@@ -6,7 +6,8 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python; do \
 	&& { echo $$p; break; }; done)
 RUN ?= runs/demo
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Twice quiet: errors only. A proxy or mirror can make pip warn once a package.
+PIP := $(BIN)/python -m pip install -q -q --disable-pip-version-check
 
 .PHONY: demo test test-quick check clean
 .DELETE_ON_ERROR:

@@ -42,8 +42,7 @@ def export(events_path: pathlib.Path, out_path: pathlib.Path) -> int:
 def chrome_trace(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Trace events: names of tracks, then intervals and marks, in microseconds.
 
-    Each process of the run has its own clock. The first is the trace's, and later
-    ones are shifted onto it by the wall time in their start records.
+    Each process of the run has its own clock; `on_one_clock` joins them.
     """
     shifted = list(on_one_clock(events))
     tracks = sorted({event["track"] for event in shifted}, key=track_key)
@@ -75,7 +74,7 @@ def chrome_trace(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def on_one_clock(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Put the times of all processes of a run on the first one's clock.
+    """Put the times of all processes of a run on one clock, zero at the first's start.
 
     Args:
       events: records of an events.jsonl in the order of the file.
@@ -87,9 +86,8 @@ def on_one_clock(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     shift_s = 0.0
     for event in events:
         if event["kind"] == "start":
-            clock_zero_s = event["unix_s"] - event["at_s"]
-            origin_s = clock_zero_s if origin_s is None else origin_s
-            shift_s = clock_zero_s - origin_s
+            origin_s = event["unix_s"] if origin_s is None else origin_s
+            shift_s = event["unix_s"] - event["at_s"] - origin_s
             mark = {"kind": "mark", "track": "process", "name": "start"}
             number = event["incarnation"]
             yield mark | {"at_s": event["at_s"] + shift_s, "incarnation": number}

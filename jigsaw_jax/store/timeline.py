@@ -65,8 +65,8 @@ def rounds_of(events: Iterable[Event]) -> tuple[list[Round], list[Event]]:
       events: records of events.jsonl.
 
     Returns:
-      The rounds by version, and every other event that the timeline shows, with all
-      times on the first process's clock.
+      The rounds by version, and every other event that the timeline shows, with times
+      from the first process's start.
     """
     slots: dict[int, list[Event]] = collections.defaultdict(list)
     learner: list[Event] = []

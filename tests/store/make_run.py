@@ -3,6 +3,7 @@
 `python -m tests.store.make_run DIR` makes one to look at the report with.
 """
 
+import collections
 import json
 import pathlib
 import sys
@@ -74,8 +75,8 @@ def _rows(rng, *, update, version, uids, skill):
 def _sample_round(rng, log, *, start_s, version, uids):
     """Fill the slots and log every completion; returns when each group is whole."""
     free = [(start_s, slot) for slot in range(SLOTS)]
-    done: dict[str, float] = {}
-    last_s = start_s
+    done: dict[str, float] = collections.defaultdict(float)
+    last_s: float = start_s
     for uid in uids:
         for sample in range(SIZE):
             free.sort()
@@ -95,7 +96,7 @@ def _sample_round(rng, log, *, start_s, version, uids):
                 finish="length" if length_s >= 2.6 else "stop",
             )
             free.append((end_s, slot))
-            done[uid] = max(done.get(uid, end_s), end_s)
+            done[uid] = max(done[uid], end_s)
             last_s = max(last_s, end_s)
     for call_s in np.arange(start_s, last_s, 0.1):
         end_s = float(call_s) + 0.095

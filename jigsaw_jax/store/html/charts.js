@@ -9,7 +9,7 @@ function finite(values) {
 // Mean over a window of about a tenth of the run, shrunk alike on both sides towards
 // the ends, so that the line neither lags behind the points nor leans at its ends.
 function smooth(values) {
-  const half = Math.max(2, Math.floor(values.length / 20));
+  const half = Math.floor(values.length / 20);
   return values.map((value, i) => {
     const reach = Math.min(half, i, values.length - 1 - i);
     const near = finite(values.slice(i - reach, i + reach + 1));

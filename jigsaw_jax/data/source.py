@@ -19,6 +19,7 @@ from jigsaw_jax.data.rows import (
     shuffled_order,
     split,
 )
+from jigsaw_jax.data.solution import solution_text
 from jigsaw_jax.data.tokenizer import Tokenizer
 from jigsaw_jax.records import Prompt
 
@@ -97,13 +98,13 @@ class PromptSource:
 
         Args:
           position: as in `prompt`.
-          solution: text with one {answer} place.
+          solution: see `solution_text`.
 
         Returns:
           The prompt's tokens and the solution's.
         """
         prompt = self.prompt(position)
-        text = solution.replace("{answer}", prompt.answer)
+        text = solution_text(solution, prompt)
         return prompt.tokens, (*self._tokenizer.encode(text), self._tokenizer.eos_id)
 
 

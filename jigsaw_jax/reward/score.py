@@ -69,30 +69,36 @@ def _finite(value: float) -> float:
     return float(value)
 
 
-def _math_verify(prompt: Prompt, text: str, _: Reward) -> float:
+def _answer(text: str, reward: Reward) -> str:
+    return extract_answer(text, reward.answer_mark)
+
+
+def _math_verify(prompt: Prompt, text: str, reward: Reward) -> float:
     # Imported where it is used: it brings in sympy.
     from jigsaw_jax.reward.math_verify import math_equal
 
-    return math_equal(extract_answer(text), prompt.answer)
+    return math_equal(_answer(text, reward), prompt.answer)
 
 
 def _reasoning_gym(prompt: Prompt, text: str, reward: Reward) -> float:
     from jigsaw_jax.reward.reasoning_gym import score_reasoning_gym
 
     return score_reasoning_gym(
-        extract_answer(text), prompt, allow_executing=reward.allow_executing_scorers
+        _answer(text, reward), prompt, allow_executing=reward.allow_executing_scorers
     )
 
 
 SCORERS: Mapping[str, Scorer] = {
-    "exact": lambda prompt, text, _: exact(extract_answer(text), prompt.answer),
+    "exact": lambda prompt, text, reward: exact(_answer(text, reward), prompt.answer),
     "format": lambda _, text, reward: matches_format(text, reward.format_pattern),
     "lowercase_share": lambda _, text, __: lowercase_share(text),
     "math_verify": _math_verify,
-    "multiple_choice": lambda prompt, text, _: multiple_choice(
-        extract_answer(text), prompt.answer
+    "multiple_choice": lambda prompt, text, reward: multiple_choice(
+        _answer(text, reward), prompt.answer
     ),
-    "numeric": lambda prompt, text, _: numeric(extract_answer(text), prompt.answer),
+    "numeric": lambda prompt, text, reward: numeric(
+        _answer(text, reward), prompt.answer
+    ),
     "reasoning_gym": _reasoning_gym,
-    "task": lambda prompt, text, _: score_task(extract_answer(text), prompt),
+    "task": lambda prompt, text, reward: score_task(_answer(text, reward), prompt),
 }

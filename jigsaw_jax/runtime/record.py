@@ -185,7 +185,11 @@ class Record:
     def evaluated(self, updates: int, result: Result) -> None:
         """An evaluation begun after `updates` updates is scored."""
         self._evaluations.record(updates, result.metrics())
-        self._tally.evaluated(updates, result.accuracy)
+        self._tally.evaluated(result.accuracy)
+
+    def evaluation_began(self, updates: int) -> None:
+        """The next one is due `Evaluation.every` updates from here."""
+        self._tally.totals.last_evaluated = updates
 
     def is_evaluation_due(self, updates: int) -> bool:
         """Whether `Evaluation.every` asks for one now; never twice for one count."""

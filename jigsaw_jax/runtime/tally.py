@@ -94,12 +94,11 @@ class Tally:
             self.totals.round_s.append(self._round_end_s - self._round_start_s)
         self._round_start_s = self._round_end_s = None
 
-    def evaluated(self, updates: int, accuracy: float) -> None:
-        """An evaluation begun after `updates` updates is scored."""
+    def evaluated(self, accuracy: float) -> None:
+        """An evaluation is scored."""
         if self.totals.eval_accuracy_first is None:
             self.totals.eval_accuracy_first = accuracy
         self.totals.eval_accuracy_last = accuracy
-        self.totals.last_evaluated = updates
 
     def stepped(
         self,

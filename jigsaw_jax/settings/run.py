@@ -81,6 +81,8 @@ class Reward:
       timeout_s: wall limit of one score.
       shuffled: give each score to another sample: a control that must not learn.
       format_pattern: regular expression of the "format" reward.
+      answer_mark: the answer is what stands behind the last one of it; None takes the
+        last <answer>...</answer>, or else the whole text.
       allow_executing_scorers: let "reasoning_gym" run those of its scorers that
         evaluate the answer as Python (docs/rewards.md lists them); pool only.
     """
@@ -90,6 +92,7 @@ class Reward:
     timeout_s: float = 5.0
     shuffled: bool = False
     format_pattern: str = r"(?s).*<answer>.*</answer>\s*"
+    answer_mark: str | None = None
     allow_executing_scorers: bool = False
 
     def __post_init__(self) -> None:
@@ -97,6 +100,8 @@ class Reward:
             raise ValueError("Reward.weights must name a reward, got {}")
         for name in self.weights:
             check.one_of("A name in Reward.weights", name, REWARDS)
+        if self.answer_mark == "":
+            raise ValueError("Reward.answer_mark must hold a character, got ''")
         check.pattern("Reward.format_pattern", self.format_pattern, groups=0)
         untrusted = sorted(UNTRUSTED_REWARDS & set(self.weights))
         if untrusted and not self.processes:
@@ -116,7 +121,8 @@ class WarmUp:
       updates: optimizer steps; 0 is none.
       batch: pairs a step.
       learning_rate: constant after a short linear start.
-      solution: text with one {answer} place.
+      solution: text with an {answer} place, or for sums a {steps} place (the running
+        totals, joined by "=").
     """
 
     updates: int = 0
@@ -127,6 +133,11 @@ class WarmUp:
     def __post_init__(self) -> None:
         check.at_least("WarmUp.updates", self.updates, 0)
         check.at_least("WarmUp.batch", self.batch, 1)
+        if "{answer}" not in self.solution and "{steps}" not in self.solution:
+            raise ValueError(
+                "WarmUp.solution must hold {answer} or {steps}, "
+                f"got {self.solution!r}"
+            )
         check.above("WarmUp.learning_rate", self.learning_rate, 0)
 
 

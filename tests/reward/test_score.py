@@ -71,3 +71,12 @@ def test_scorers_that_execute_or_believe_anything_are_refused(task):
     result = _score("1", {"reasoning_gym": 1.0}, task=task)
     assert result.value is None
     assert "PermissionError" in (result.failure or "")
+
+
+def test_an_answer_mark_takes_what_stands_behind_the_last_one():
+    prompt = Prompt(uid="u", tokens=(), text="", answer="6", task="chain_sum")
+    marked = settings.Reward(weights={"task": 1.0}, answer_mark="=")
+    assert score(prompt, "8=0=6", marked).value == 1.0
+    assert score(prompt, "6=0=8", marked).value == 0.0
+    assert score(prompt, "6=", marked).value == 0.0
+    assert score(prompt, "6", marked).value == 1.0

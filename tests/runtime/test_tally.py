@@ -155,10 +155,10 @@ def test_a_call_under_way_at_the_end_of_an_update_counts_in_both_windows_by_part
 
 def test_a_resumed_tally_goes_on_from_its_snapshot():
     tally = Tally({})
-    tally.evaluated(0, 0.25)
+    tally.evaluated(0.25)
     tally.mismatch(1e-6)
     resumed = Tally(tally.snapshot())
-    resumed.evaluated(10, 0.75)
+    resumed.evaluated(0.75)
     resumed.mismatch(None)
     summary = resumed.summary()
     assert summary["eval_accuracy_first"] == 0.25

@@ -92,22 +92,26 @@ class Pacing:
 
     def openings(self, now: Standing) -> int:
         """How many groups may open."""
-        room = capacity(
+        return capacity(
             self._settings,
             version=self.version,
             updates_done=now.updates_done,
             outstanding=now.filled + len(now.groups),
         )
-        return min(room, self._untaken(now))
 
     def opened(self) -> None:
         """The groups that `openings` allowed are open."""
 
     def wanted(self, now: Standing) -> int:
-        """How many prompts should wait: one update's, at most, beyond `openings`."""
+        """How many prompts should wait: one update's, at most, beyond `openings`.
+
+        And no more than the rest of the run needs beyond the open groups.
+        """
         size = self._settings.groups_per_update
         ahead = min(self._settings.prefetch_groups or size, size)
-        return min(self.openings(now) + ahead, self._untaken(now))
+        left = (self._updates - now.updates_done) * size
+        needed = left - now.filled - len(now.groups)
+        return min(self.openings(now) + ahead, needed)
 
     def takeable(self, now: Standing) -> list[OpenGroup]:
         """The pending groups that may train now, in FIFO order."""
@@ -185,8 +189,3 @@ class Pacing:
         """Take over a snapshot made after `updates_done` updates."""
         self.version = self.round = snapshot["version"]
         self.may_admit = self.version == updates_done
-
-    def _untaken(self, now: Standing) -> int:
-        """Groups that the rest of the run still needs beyond the open ones."""
-        left = (self._updates - now.updates_done) * self._settings.groups_per_update
-        return max(left - now.filled - len(now.groups), 0)

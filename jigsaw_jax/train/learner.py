@@ -49,7 +49,7 @@ class Learner:
         self._shapes = packing.shapes_of(train)
         self._programs = Programs(train, mesh, params)
         self._params = jax.device_put(params, self._programs.params_sharding)
-        self._opt_state, self._totals = self._programs.start(self._params)
+        self._opt_state, self._totals = self._programs.start()
         self._is_reference_given = reference_params is not None
         self._reference = None
         if self._is_reference_given:
@@ -162,7 +162,7 @@ class Learner:
 
     def end_warm_up(self) -> None:
         """Forget the optimizer's moments, which belong to another loss."""
-        self._opt_state = self._programs.reset(self._params)
+        self._opt_state, _ = self._programs.start()
         self._warm_up_steps = 0
         self.freeze_reference()
 
@@ -180,7 +180,10 @@ class Learner:
         return _abstract(self._params)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint needs between two updates; gradient sums are not in it."""
+        """What a checkpoint needs between two updates; gradient sums are not in it.
+
+        The optimizer's arrays are valid until the next step, which reuses them.
+        """
         state = {"params": self._params, "opt_state": self._opt_state}
         if self._reference is not None:
             state["reference_params"] = self._reference
@@ -193,17 +196,15 @@ class Learner:
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from what `state` returned, also on another mesh.
 
-        Sums and waiting groups are dropped; a `begin_round` must follow.
+        Takes `state` over. Sums and waiting groups are dropped; a `begin_round` must
+        follow.
         """
         programs = self._programs
         self._params = jax.device_put(state["params"], programs.params_sharding)
-        # The step donates this state, so what the caller holds must not be it.
-        self._opt_state = jax.tree.map(
-            jax.numpy.copy, jax.device_put(state["opt_state"], programs.opt_sharding)
-        )
+        self._opt_state = jax.device_put(state["opt_state"], programs.opt_sharding)
         if self._reference is not None:
             self._set_reference(state["reference_params"])
-        _, self._totals = programs.start(self._params)
+        _, self._totals = programs.start()
         self._round_params, self._round_version = self._params, NO_VERSION
         self._is_fresh = True
         self._waiting, self._num_trained = [], 0

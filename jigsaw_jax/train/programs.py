@@ -53,20 +53,21 @@ class Programs:
         self.params_sharding = meshes.sharding_tree(mesh, axes, params)
         self.replicated = meshes.replicated(mesh)
         self.rows_sharding = meshes.rows_sharding(mesh)
-        start = functools.partial(optimizer.init, transform)
+        opt_state = jax.eval_shape(functools.partial(optimizer.init, transform), params)
         self.opt_sharding = optax.tree_map_params(
             transform,
             lambda _, sharding: sharding,
-            jax.eval_shape(start, params),
+            opt_state,
             self.params_sharding,
             transform_non_params=lambda _: self.replicated,
         )
         names = (*SUMS, "kl_ref") if train.objective.needs_reference else SUMS
-        totals = dict.fromkeys(names, self.replicated)
-        totals_sharding = totals | {"gradients": self.params_sharding}
-        zeros = functools.partial(gradient.zero_totals, names=names)
-        self._init_optimizer = jax.jit(start, out_shardings=self.opt_sharding)
-        self._zero_totals = jax.jit(zeros, out_shardings=totals_sharding)
+        totals_sharding = dict.fromkeys(names, self.replicated)
+        totals_sharding |= {"gradients": self.params_sharding}
+        totals = jax.eval_shape(
+            functools.partial(gradient.zero_totals, names=names), params
+        )
+        self._fresh = (opt_state, totals), (self.opt_sharding, totals_sharding)
         self._add_policy = jax.jit(
             functools.partial(gradient.add_policy_gradients, train),
             donate_argnums=2,
@@ -101,13 +102,11 @@ class Programs:
         """Programs compiled so far."""
         return len(self._compiled)
 
-    def start(self, params: Params) -> tuple[Any, gradient.Totals]:
-        """Zero optimizer state and zero totals."""
-        return self.reset(params), self._run("zeros", self._zero_totals, params)
-
-    def reset(self, params: Params) -> Any:
-        """Zero optimizer state."""
-        return self._run("reset", self._init_optimizer, params)
+    def start(self) -> tuple[Any, gradient.Totals]:
+        """Optimizer state and totals as they begin: zeros, which need no program."""
+        shapes, shardings = self._fresh
+        zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+        return jax.device_put(zeros, shardings)
 
     def add_policy(
         self,

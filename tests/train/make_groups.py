@@ -2,9 +2,11 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import numpy as np
+import pytest
 
 from jigsaw_jax import mesh as meshes
 from jigsaw_jax.model import decoder as model
@@ -27,6 +29,7 @@ from jigsaw_jax.settings import (
     Pipeline,
     Sampler,
     Train,
+    WarmUp,
 )
 from jigsaw_jax.train import learner
 
@@ -41,14 +44,43 @@ DECODER = Decoder(
     init_scale=0.3,
 )
 NUM_GROUPS, NUM_SAMPLES = 4, 3
+OBJECTIVES = {
+    "grpo": Objective(),
+    "gspo": Objective(
+        ratio="sequence", aggregation="seq-mean-token-mean", clip_high=0.3
+    ),
+    "dr_grpo": Objective(
+        advantage="dr_grpo", aggregation="seq-mean-token-sum-norm", overlong_buffer=6
+    ),
+    "cispo": Objective(
+        advantage="rloo", surrogate="cispo", mask_truncated=True, clip_high=4.0
+    ),
+    "kl_loss": Objective(kl="k3", kl_coefficient=0.5, entropy_coefficient=0.1),
+    "kl_reward": Objective(kl="k1", kl_coefficient=0.5, kl_placement="reward"),
+    "reinforce_pp": Objective(
+        advantage="reinforce_pp", aggregation="seq-mean-token-sum"
+    ),
+    "recompute": Objective(old_policy="recompute", mismatch="truncate"),
+}
+
+
+def every_objective(*quick):
+    """Parametrises by the name of an objective; all but `quick` are slow."""
+    return pytest.mark.parametrize(
+        "name",
+        [
+            pytest.param(name, marks=() if name in quick else pytest.mark.slow)
+            for name in OBJECTIVES
+        ],
+    )
 
 
 def run(objective=None, **changes):
     """A run whose rows hold 32 tokens; of the changes, Learner's go to it."""
-    sizes = {"rows": 8, "row_tokens": 32, "row_shapes": 1}
+    sizes: dict[str, Any] = {"rows": 8, "row_tokens": 32, "row_shapes": 1}
     of_learner = {f.name for f in dataclasses.fields(Learner)} & set(changes)
     sizes |= {name: changes.pop(name) for name in of_learner}
-    parts = {
+    parts: dict[str, Any] = {
         "updates": 10,
         "decoder": DECODER,
         "mesh": Mesh(shared=True),
@@ -56,7 +88,10 @@ def run(objective=None, **changes):
         "objective": objective or Objective(),
         # A huge eps makes the step the gradient times rate / eps, so that equal weights
         # mean equal gradients.
-        "optimizer": Optimizer(learning_rate=100.0, eps=100.0, clip_norm=None),
+        "optimizer": Optimizer(
+            learning_rate=100.0, eps=100.0, clip_norm=None, schedule="linear"
+        ),
+        "warm_up": WarmUp(updates=9, learning_rate=100.0),
         "sampler": Sampler(prompt_buckets=(8,), new_tokens_max=12, temperature=0.8),
         "pipeline": Pipeline(
             groups_per_round=2 * NUM_GROUPS,
@@ -69,8 +104,12 @@ def run(objective=None, **changes):
 
 def make_learner(train, seed=0, **kwargs):
     mesh = meshes.learner_mesh(train.mesh, jax.devices())
-    params = model.init_params(train.decoder, seed)
-    return learner.Learner(train, mesh, params, **kwargs)
+    return learner.Learner(train, mesh, first_params(seed), **kwargs)
+
+
+@functools.cache
+def first_params(seed):
+    return jax.device_get(model.init_params(DECODER, seed))
 
 
 def make_sample(uid, g, rng, *, version=0, truncated=False, multi_turn=False):

@@ -5,14 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jigsaw_jax.settings import Mesh, Objective
+from jigsaw_jax.settings import Mesh
 from jigsaw_jax.train import packing, sequences
 from jigsaw_jax.train.gradient import Policies, Rewards
 from tests.train.make_groups import (
     NUM_GROUPS,
     NUM_SAMPLES,
+    OBJECTIVES,
     assert_near,
     assert_same,
+    every_objective,
     fresh_learner,
     make_group,
     make_groups,
@@ -20,28 +22,7 @@ from tests.train.make_groups import (
     update_once,
 )
 
-OBJECTIVES = {
-    "grpo": Objective(),
-    "gspo": Objective(ratio="sequence", aggregation="seq-mean-token-mean"),
-    "dr_grpo_kl": Objective(
-        advantage="dr_grpo",
-        aggregation="seq-mean-token-sum-norm",
-        kl="k3",
-        kl_coefficient=0.3,
-    ),
-    "reinforce_pp": Objective(
-        advantage="reinforce_pp", aggregation="seq-mean-token-sum"
-    ),
-    "kl_reward": Objective(kl="k1", kl_coefficient=0.5, kl_placement="reward"),
-}
-QUICK = ("gspo", "kl_reward")
-EVERY_OBJECTIVE = pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-        for name in OBJECTIVES
-    ],
-)
+EVERY_OBJECTIVE = every_objective("gspo", "kl_reward")
 
 
 def groups_of_uneven_size():
@@ -117,7 +98,7 @@ def test_what_is_padded_or_masked_changes_no_bit(name, poison):
         state = learner.state()
         policies = Policies(round=None, reference=state.get("reference_params"))
         programs = learner._programs
-        _, zeros = programs.start(learner.params)
+        _, zeros = programs.start()
         added = programs.add_policy(
             learner.params, policies, zeros, batch=batch, rewards=rewards
         )

@@ -53,7 +53,7 @@ def test_two_steps_follow_the_formula(clip_norm):
         b1=b1, b2=b2, eps=eps, weight_decay=decay, clip_norm=clip_norm
     )
     expected = {name: np.asarray(x, np.float64) for name, x in params.items()}
-    moments = dict.fromkeys(params, (0.0, 0.0))
+    moments = dict.fromkeys(params, (np.zeros(()), np.zeros(())))
     # The gradient's global norm is 5.
     scale = 1 if clip_norm is None else min(1, clip_norm / 5)
     for t in (1, 2):
@@ -72,6 +72,11 @@ def test_two_steps_follow_the_formula(clip_norm):
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, atol=5e-6), params, expected
     )
+
+
+def test_the_first_state_is_zero_throughout():
+    _, _, state = make(weight_decay=0.1, clip_norm=1.0)
+    assert not any(np.any(x) for x in jax.tree.leaves(state))
 
 
 def test_moments_of_bfloat16_weights_are_float32():

@@ -79,6 +79,12 @@ class Objective:
             )
         if self.mismatch is not None:
             check.one_of("Objective.mismatch", self.mismatch, ("truncate", "mask"))
+            if self.old_policy != "recompute":
+                raise ValueError(
+                    "Objective.old_policy must be 'recompute' where Objective.mismatch "
+                    "is set (the ratio to the sampler's logprobs already holds the "
+                    f"mismatch), got {self.old_policy!r}"
+                )
         for name in ("clip_low", "clip_high", "overlong_buffer", "overlong_penalty"):
             check.at_least(f"Objective.{name}", getattr(self, name), 0)
         check.above("Objective.mismatch_max", self.mismatch_max, 0)

@@ -63,14 +63,15 @@ def summary(train: Train) -> str:
 def _train(loaded: config.Loaded, run_dir: pathlib.Path, *, resume: bool) -> int:
     # Imported here, so that a refused configuration costs no seconds.
     from jigsaw_jax.runtime.devices import prepare_devices
-    from jigsaw_jax.runtime.local import LocalRuntime
-    from jigsaw_jax.store.files import StoreError
 
     try:
         prepare_devices(loaded.train.mesh)
     except ValueError as error:
         sys.stderr.write(f"{error}\n")
         return 2
+    from jigsaw_jax.runtime.local import LocalRuntime
+    from jigsaw_jax.store.files import StoreError
+
     try:
         return LocalRuntime(
             loaded.train, run_dir=run_dir, resume=resume, operative=loaded.operative

@@ -106,6 +106,7 @@ class FakeShell:
         self.running = {}
         self.tokens_version = {}
         self.finished_ids = set()
+        self.scoring = {}
         self.scored_ids = set()
         self.admitted = set()
         self.started_groups = {}
@@ -137,12 +138,14 @@ class FakeShell:
         task()
 
     def fail(self, index: int) -> None:
-        """Fail a running sample."""
-        if self.running:
-            sample, (attempt, _) = sorted(self.running.items())[
-                index % len(self.running)
-            ]
-            self._vacate(sample)
+        """Lose a sample that runs or waits for its score."""
+        places = {sample: attempt for sample, (attempt, _) in self.running.items()}
+        losable = sorted((places | self.scoring).items())
+        if losable:
+            sample, attempt = losable[index % len(losable)]
+            self.running.pop(sample, None)
+            self.scoring.pop(sample, None)
+            self.finished_ids.discard(sample)
             self.apply(
                 records.SampleFailed(
                     now_s=0.0, id=sample, attempt=attempt, reason="test"
@@ -152,10 +155,7 @@ class FakeShell:
     def repeat(self, index: int) -> None:
         """Deliver something again: nothing may change."""
         if self.past:
-            event = self.past[index % len(self.past)]
-            before = self.pipeline.snapshot()
-            assert self.pipeline.apply(event) == []
-            assert self.pipeline.snapshot() == before
+            self.ignores(self.past[index % len(self.past)])
 
     def join(self, name: str, slots: int) -> None:
         self._vacate_worker(name)
@@ -244,6 +244,12 @@ class FakeShell:
             used = sum(w == worker for _, w in self.running.values())
             assert used <= slots
 
+    def ignores(self, event) -> None:
+        """A late or doubled report changes nothing."""
+        before = self.pipeline.snapshot()
+        assert self.pipeline.apply(event) == []
+        assert self.pipeline.snapshot() == before
+
     def report(self, event) -> None:
         """Apply an event that may come again later."""
         self.past.append(event)
@@ -306,9 +312,7 @@ class FakeShell:
     def _end_sample(self, effect):
         if self.running.get(effect.id) != (effect.attempt, effect.worker):
             # Its slot is gone; the late report changes nothing.
-            before = self.pipeline.snapshot()
-            assert self.pipeline.apply(self._finished(effect)) == []
-            assert self.pipeline.snapshot() == before
+            self.ignores(self._finished(effect))
             return
         started = records.SampleStarted(now_s=0.0, id=effect.id, attempt=effect.attempt)
         if share("starts", *effect.id) < 0.7:
@@ -347,9 +351,14 @@ class FakeShell:
         )
 
         def score():
+            if self.scoring.get(effect.id) != effect.attempt:
+                self.ignores(event)
+                return
+            del self.scoring[effect.id]
             self.scored_ids.add(effect.id)
             self.report(event)
 
+        self.scoring[effect.id] = effect.attempt
         self.tasks.append(("score", score))
 
     def _on_AccumulateGroups(self, effect):
@@ -444,6 +453,8 @@ class FakeShell:
         assert effect.group not in self.gradients
         assert not [s for s in self.running if s[:2] == effect.group]
         self.history.dropped[effect.group] = effect.reason
+        for sample in self._samples(effect.group):
+            self.scoring.pop(sample, None)
         self.started_groups.pop(int(effect.group.uid[1:]), None)
 
     def _on_Finish(self, effect):

@@ -119,6 +119,15 @@ def test_bounded_staleness_also_gives_up_when_nothing_can_train():
     assert shell.finish.error
 
 
+def test_groups_given_up_between_trained_ones_do_not_end_a_run():
+    shell = finished(
+        flat=0.4, empty_rounds_max=3, mode="async", staleness_max=1, updates=30
+    )
+    # Three times U = 2 in a row would have ended it.
+    assert shell.pipeline.dropped_reasons()["zero_variance"] > 3 * 2
+    assert shell.finish.error is None
+
+
 def test_keep_trains_flat_groups_and_drops_those_without_any_score():
     shell = finished(flat=1.0, filter="keep")
     assert trained_uids(shell) == [
@@ -238,6 +247,19 @@ def test_what_ran_on_a_lost_worker_runs_again_and_late_results_are_ignored():
     assert pipeline.ledger_counts()["admitted"] == 3
     finish(pipeline, SampleId("p0", 0, 0), attempt=1)
     assert pipeline.ledger_counts()["waiting_env"] == 1
+
+
+def test_a_sample_lost_while_it_is_scored_runs_again_after_the_rest_has_finished():
+    pipeline = started(slots=2)
+    lost = SampleId("p0", 0, 0)
+    finish(pipeline, lost)
+    pipeline.apply(
+        records.SampleFailed(now_s=0.0, id=lost, attempt=0, reason="no payload")
+    )
+    first = finish(pipeline, SampleId("p0", 0, 1))
+    second = finish(pipeline, SampleId("p1", 0, 0))
+    admitted = [e for e in first + second if isinstance(e, records.AdmitSample)]
+    assert (lost, 1) in [(e.id, e.attempt) for e in admitted]
 
 
 def test_a_worker_that_joins_twice_has_lost_what_it_ran():

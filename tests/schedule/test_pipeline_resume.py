@@ -96,7 +96,7 @@ RESUMED = {
 
 @pytest.mark.parametrize("to_checkpoint", [False, True])
 @pytest.mark.parametrize("name", RESUMED)
-@pytest.mark.parametrize("stride", [17, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [17, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_run_killed_at_any_event_ends_what_an_unharmed_one_ends(
     name, to_checkpoint, stride
 ):

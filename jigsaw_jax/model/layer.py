@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jigsaw_jax.model import rotary
+from jigsaw_jax.model.product import product
 from jigsaw_jax.settings import Decoder
 from jigsaw_jax.types import Array, Float, Int
 
@@ -82,12 +83,8 @@ class Layer(nnx.Module):
             self.mlp_out_norm = _norm(decoder, d, "embed")
 
     def _product(self, equation: str, x: Array, weight: nnx.Param) -> Array:
-        return jnp.einsum(
-            equation,
-            x,
-            weight[...].astype(x.dtype),
-            precision=precision(self.decoder),
-        )
+        matrix = weight[...].astype(x.dtype)
+        return product(x, matrix, equation, precision(self.decoder))
 
     def __call__(
         self, x_BTD: Float[Array, "B T D"], turn: rotary.Turn, attend: Attend

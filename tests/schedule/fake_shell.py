@@ -110,7 +110,6 @@ class FakeShell:
         self.scored_ids = set()
         self.admitted = set()
         self.started_groups = {}
-        self.order_of = {}
         self.finish: Any = None
         self.gradients = []
         self.is_learner_busy = False

@@ -52,20 +52,21 @@ def attend(
 ) -> Float[Array, "B T N H"]:
     """Softmax attention; query heads of one group share a key-value head.
 
-    Keys lie as `K H S` and values as `K S H`: then both products read contiguous rows,
-    and a decode step's attention takes a quarter of the time on a CPU.
+    Keys lie as `K H S` and values as `K S H`, and the queries of a group (its heads
+    and positions) are the rows of one small matrix. XLA's CPU backend runs both
+    products of a decode step four times as fast as in the usual order.
     """
     b, t, n, h = q_BTNH.shape
     k = k_BKHS.shape[1]
-    q_BTKQH = q_BTNH.reshape(b, t, k, n // k, h)
-    scores = jnp.einsum(
-        "BTKQH,BKHS->BKQTS",
-        q_BTKQH,
-        k_BKHS,
-        precision=precision,
-        preferred_element_type=jnp.float32,
+    rows = q_BTNH.reshape(b, t, k, n // k, h).transpose(0, 2, 1, 3, 4)
+    rows = rows.reshape(b, k, t * (n // k), h)
+    scores = jnp.matmul(
+        rows, k_BKHS, precision=precision, preferred_element_type=jnp.float32
     )
-    scores = jnp.where(mask_BTS[:, None, None], scores * h**-0.5, -jnp.inf)
+    scores = scores.reshape(b, k, t, n // k, -1) * h**-0.5
+    scores = jnp.where(mask_BTS[:, None, :, None], scores, -jnp.inf)
     weights = jax.nn.softmax(scores, axis=-1).astype(v_BKSH.dtype)
-    out_BTKQH = jnp.einsum("BKQTS,BKSH->BTKQH", weights, v_BKSH, precision=precision)
-    return out_BTKQH.reshape(b, t, n, h)
+    weights = weights.reshape(b, k, t * (n // k), -1)
+    out = jnp.matmul(weights, v_BKSH, precision=precision)
+    out = out.reshape(b, k, t, n // k, h).transpose(0, 2, 1, 3, 4)
+    return out.reshape(b, t, n, h)

@@ -1,6 +1,7 @@
 """The decoder as pure functions over a nested dict of arrays."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ Module = TypeVar("Module", Ends, Layer)
 Body = Callable[[Array, Layer, int | Array, Any], tuple[Array, Any]]
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def init_params(decoder: Decoder, seed: int | Array) -> Params:
     """Random weights; the same values whether layers are scanned or unrolled.
 
@@ -24,15 +26,12 @@ def init_params(decoder: Decoder, seed: int | Array) -> Params:
     "layers" has a leading dim L, otherwise "layers" has one dict a layer, "000" on.
     """
     key = jax.random.key(seed)
-    ends = nnx.to_pure_dict(nnx.state(Ends(decoder, nnx.Rngs(params=key))))
-
-    def one_layer(index: int | Array) -> Params:
-        rngs = nnx.Rngs(params=jax.random.fold_in(key, index))
-        return nnx.to_pure_dict(nnx.state(Layer(decoder, rngs)))
-
-    layers = {layer_name(i): one_layer(i + 1) for i in range(decoder.num_layers)}
-    params = {"ends": ends, "layers": layers}
-    return stack(params) if decoder.scan_layers else params
+    layers = jax.lax.map(
+        lambda index: _drawn(Layer, decoder, jax.random.fold_in(key, index)),
+        jnp.arange(1, decoder.num_layers + 1),
+    )
+    params = {"ends": _drawn(Ends, decoder, key), "layers": layers}
+    return params if decoder.scan_layers else unstack(params)
 
 
 def layer_name(index: int) -> str:
@@ -175,6 +174,31 @@ def rotary_turns(
     )
 
 
+def _drawn(module: Any, decoder: Decoder, key: Array) -> Params:
+    """Random weights of one module.
+
+    All of them are slices of one draw: a program with a draw for each weight takes
+    ten times as long to compile.
+    """
+    leaves = jax.tree.leaves(nnx.to_pure_dict(nnx.state(_abstract(module, decoder))))
+    sizes = [leaf.size for leaf in leaves if leaf.ndim > 1]
+    flat = jax.random.normal(key, (sum(sizes),), jnp.dtype(decoder.param_dtype))
+    first = 0
+
+    def draw(shape: tuple[int, ...]) -> Array:
+        nonlocal first
+        piece = flat[first : first + math.prod(shape)]
+        first += piece.size
+        return piece.reshape(shape)
+
+    params = nnx.to_pure_dict(nnx.state(module(decoder, draw)))
+    assert first == flat.size
+    return params
+
+
 def _abstract(module: type[Module], decoder: Decoder) -> Module:
     """The module with shapes in the place of weights."""
-    return nnx.eval_shape(lambda: module(decoder, nnx.Rngs(params=jax.random.key(0))))
+    dtype = jnp.dtype(decoder.param_dtype)
+    return nnx.eval_shape(
+        lambda: module(decoder, lambda shape: jnp.zeros(shape, dtype))
+    )

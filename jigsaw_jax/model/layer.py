@@ -16,6 +16,8 @@ from jigsaw_jax.model.product import product
 from jigsaw_jax.settings import Decoder
 from jigsaw_jax.types import Array, Float, Int
 
+# A standard normal array of the given shape, in the parameters' type.
+Draw = Callable[[tuple[int, ...]], Array]
 Attend = Callable[[Array, Array, Array], tuple[Array, Any]]
 
 
@@ -26,12 +28,11 @@ def precision(decoder: Decoder) -> jax.lax.Precision:
 
 
 def _weight(
-    rngs: nnx.Rngs, decoder: Decoder, shape: tuple[int, ...], axes: tuple[str, ...]
+    draw: Draw, decoder: Decoder, shape: tuple[int, ...], axes: tuple[str, ...]
 ) -> nnx.Param:
     """A normal random weight whose metadata names its logical axes."""
-    value = jax.random.normal(rngs.params(), shape, jnp.dtype(decoder.param_dtype))
-    scale = jnp.asarray(decoder.init_scale, value.dtype)
-    return nnx.Param(value * scale, axes=axes)
+    value = draw(shape)
+    return nnx.Param(value * jnp.asarray(decoder.init_scale, value.dtype), axes=axes)
 
 
 def _norm(decoder: Decoder, size: int, axis: str) -> nnx.Param:
@@ -54,7 +55,7 @@ def rms_norm(decoder: Decoder, x: Array, weight: Array) -> Array:
 class Layer(nnx.Module):
     """Attention and gated MLP, each with its norm and residual."""
 
-    def __init__(self, decoder: Decoder, rngs: nnx.Rngs) -> None:
+    def __init__(self, decoder: Decoder, draw: Draw) -> None:
         """Makes random weights; `decoder` stays static."""
         d, n, k, h, f = (
             decoder.model_dim,
@@ -65,19 +66,19 @@ class Layer(nnx.Module):
         )
         self.decoder = decoder
         self.attention_norm = _norm(decoder, d, "embed")
-        self.query = _weight(rngs, decoder, (d, n, h), ("embed", "heads", "head_dim"))
-        self.key = _weight(rngs, decoder, (d, k, h), ("embed", "kv_heads", "head_dim"))
+        self.query = _weight(draw, decoder, (d, n, h), ("embed", "heads", "head_dim"))
+        self.key = _weight(draw, decoder, (d, k, h), ("embed", "kv_heads", "head_dim"))
         self.value = _weight(
-            rngs, decoder, (d, k, h), ("embed", "kv_heads", "head_dim")
+            draw, decoder, (d, k, h), ("embed", "kv_heads", "head_dim")
         )
-        self.output = _weight(rngs, decoder, (n, h, d), ("heads", "head_dim", "embed"))
+        self.output = _weight(draw, decoder, (n, h, d), ("heads", "head_dim", "embed"))
         if decoder.qk_norm:
             self.query_norm = _norm(decoder, h, "head_dim")
             self.key_norm = _norm(decoder, h, "head_dim")
         self.mlp_norm = _norm(decoder, d, "embed")
-        self.gate = _weight(rngs, decoder, (d, f), ("embed", "mlp"))
-        self.up = _weight(rngs, decoder, (d, f), ("embed", "mlp"))
-        self.down = _weight(rngs, decoder, (f, d), ("mlp", "embed"))
+        self.gate = _weight(draw, decoder, (d, f), ("embed", "mlp"))
+        self.up = _weight(draw, decoder, (d, f), ("embed", "mlp"))
+        self.down = _weight(draw, decoder, (f, d), ("mlp", "embed"))
         if decoder.sandwich_norms:
             self.attention_out_norm = _norm(decoder, d, "embed")
             self.mlp_out_norm = _norm(decoder, d, "embed")
@@ -126,14 +127,14 @@ class Layer(nnx.Module):
 class Ends(nnx.Module):
     """What stands before and behind the layers: embedding, final norm and head."""
 
-    def __init__(self, decoder: Decoder, rngs: nnx.Rngs) -> None:
+    def __init__(self, decoder: Decoder, draw: Draw) -> None:
         """Makes random weights; `decoder` stays static."""
         v, d = decoder.vocab_size, decoder.model_dim
         self.decoder = decoder
-        self.embedding = _weight(rngs, decoder, (v, d), ("vocab", "embed"))
+        self.embedding = _weight(draw, decoder, (v, d), ("vocab", "embed"))
         self.final_norm = _norm(decoder, d, "embed")
         if not decoder.tied_head:
-            self.head = _weight(rngs, decoder, (d, v), ("embed", "vocab"))
+            self.head = _weight(draw, decoder, (d, v), ("embed", "vocab"))
 
     def embed(self, tokens_BT: Int[Array, "B T"]) -> Float[Array, "B T D"]:
         """Embeddings in the compute type; ids outside the vocabulary are clipped.

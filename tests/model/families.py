@@ -7,7 +7,7 @@ from jigsaw_jax import model
 from jigsaw_jax.settings import Decoder
 
 SIZES = {
-    "vocab_size": 61,
+    "vocab_size": 62,
     "num_layers": 2,
     "model_dim": 24,
     "hidden_dim": 40,
@@ -35,7 +35,7 @@ FAMILIES = {"llama": LLAMA, "qwen3": QWEN3, "gemma3": GEMMA3}
 
 def random_params(decoder, seed=0):
     """Initial weights with noise on every leaf, so that norms differ from 1 too."""
-    params = jax.jit(model.init_params, static_argnums=0)(decoder, seed)
+    params = model.init_params(decoder, seed)
     rng = np.random.default_rng(seed)
     return jax.tree.map(
         lambda x: x + 0.2 * rng.standard_normal(x.shape).astype(np.float32), params

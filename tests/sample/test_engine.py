@@ -57,11 +57,11 @@ def test_same_draw_gives_the_same_bits_in_any_slot_among_any_neighbours():
 
 def test_same_draw_gives_the_same_bits_however_many_steps_a_call_has():
     params = tiny.params()
-    first, *others = (
+    first, second = (
         tiny.sample(tiny.engine(steps_per_call=steps), params, PROMPT)
-        for steps in (1, 5, 12)
+        for steps in (1, 5)
     )
-    assert others == [first, first]
+    assert first == second
 
 
 def test_key_and_position_decide_the_token():
@@ -110,17 +110,16 @@ def test_the_longest_trajectory_fills_the_slot_exactly():
 
 def test_a_stop_token_ends_a_completion_also_at_the_cap():
     params = tiny.params()
-    tokens, logprobs, *_ = tiny.sample(tiny.engine(), params, PROMPT)
     at = 4
-    assert tokens[at] not in tokens[:at]
-    engine = tiny.engine(stop_tokens=(60, tokens[at], -1))
-    assert 60 not in tokens[:at]
+    key = tiny.stopping(PROMPT, at)
+    tokens, logprobs, *_ = tiny.sample(tiny.engine(), params, PROMPT, key)
+    engine = tiny.engine(stop_tokens=(60, tiny.STOP_TOKEN, -1))
     for cap in (12, at + 1):
-        stopped = tiny.sample(engine, params, PROMPT, new_tokens_max=cap)
+        stopped = tiny.sample(engine, params, PROMPT, key, new_tokens_max=cap)
         assert stopped[0] == tokens[: at + 1]
         assert stopped[1] == logprobs[: at + 1]
         assert stopped[-1] == STOP
-    assert tiny.sample(engine, params, PROMPT, new_tokens_max=at)[-1] == LENGTH
+    assert tiny.sample(engine, params, PROMPT, key, new_tokens_max=at)[-1] == LENGTH
 
 
 def test_filters_and_temperatures_are_per_slot():
@@ -165,20 +164,20 @@ def test_an_extracted_slot_goes_on_elsewhere_bit_for_bit():
 
 def test_extending_a_stopped_slot_equals_a_fresh_run_of_the_longer_prompt():
     params = tiny.params()
-    tokens = tiny.sample(tiny.engine(), params, (5, 9))[0]
-    engine = tiny.engine(stop_tokens=(tokens[2],))
-    assert tokens[2] not in tokens[:2]
+    engine = tiny.engine(stop_tokens=(60, tiny.STOP_TOKEN, -1))
+    key = tiny.stopping((5, 9), 2)
     observed = (11, 12, 13)
     state = engine.init_decode_state()
-    state = _insert(engine, params, state, (5, 9), slot=1)
-    state, found, result = tiny.run(engine, params, state, [1])
+    state = _insert(engine, params, state, (5, 9), slot=1, key_words=key)
+    state, before, result = tiny.run(engine, params, state, [1])
     assert result.reasons_B[1] == STOP
     state = engine.extend(params, state, 1, observed)
     _, found, _ = tiny.run(engine, params, state, [1])
     # The key and the positions are equal too, so the tokens are the same ones.
-    fresh = tiny.sample(engine, params, (5, 9, *tokens[:3], *observed))
+    prompt = (5, 9, *before[1][0], *observed)
+    fresh = tiny.sample(tiny.engine(), params, prompt, key)
     kept = len(found[1][0])
-    assert kept >= 2
+    assert kept >= 1
     assert found[1][0] == fresh[0][:kept]
     np.testing.assert_allclose(found[1][1], fresh[1][:kept], atol=1e-5)
 
@@ -245,18 +244,14 @@ def test_a_slots_last_owner_leaves_nothing_behind_not_even_nan():
     assert found[0] == clean[:3]
 
 
-@pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.parametrize("scan", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_sharded_engine_gives_the_greedy_tokens_of_one_device(scan):
     params = tiny.params()
     expected = tiny.sample(tiny.engine(), params, PROMPT, temperature=0.0)
     mesh = meshes.sampler_mesh(
         settings.Mesh(sampler_tensor=2, shared=True), jax.devices()
     )
-    decoder = dataclasses.replace(
-        tiny.DECODER, scan_layers=scan, vocab_size=tiny.DECODER.vocab_size + 1
-    )
-    table = jnp.pad(params["ends"]["embedding"], ((0, 1), (0, 0)))
-    params = {**params, "ends": {**params["ends"], "embedding": table}}
+    decoder = dataclasses.replace(tiny.DECODER, scan_layers=scan)
     if scan:
         params = tiny.model.stack(params)
     engine = Engine(decoder, tiny.SAMPLER, mesh, stop_tokens=())
@@ -264,11 +259,12 @@ def test_a_sharded_engine_gives_the_greedy_tokens_of_one_device(scan):
     assert len(jax.tree.leaves(placed)[0].sharding.device_set) == 2
     found = tiny.sample(engine, placed, PROMPT, temperature=0.0)
     assert found[0] == expected[0]
-    np.testing.assert_allclose(found[2], expected[2], atol=2e-2)
+    for i in (1, 2):
+        np.testing.assert_allclose(found[i], expected[i], atol=1e-5)
 
 
 def test_jetstreams_methods_serve_a_prompt():
-    engine, params = tiny.engine(stop_tokens=(61,)), tiny.params()
+    engine, params = tiny.engine(), tiny.params()
     state = engine.init_decode_state()
     padded = jnp.asarray([*PROMPT, 0, 0, 0], jnp.int32)
     prefix = engine.prefill(params=params, padded_tokens=padded, true_length=5)
@@ -280,7 +276,7 @@ def test_jetstreams_methods_serve_a_prompt():
         mine, other = (result.get_result_at_slot(slot) for slot in (2, 0))
         assert (mine.valid, other.valid) == (1, 0)
         assert (mine.lengths, other.lengths) == (length, 0)
-        assert 0 <= mine.tokens[0, 0] < 61
+        assert 0 <= mine.tokens[0, 0] < 62
     assert (engine.max_concurrent_decodes, engine.samples_per_slot) == (4, 1)
     assert engine.max_prefill_length == 8
     assert engine.colocated_cpus is None

@@ -150,21 +150,15 @@ def test_each_token_carries_the_version_that_sampled_it():
 
 
 def test_a_swap_takes_effect_whole_between_two_calls():
-    # With zero embeddings and a head of one hot row, weights v always say token v.
-    decoder = dataclasses.replace(tiny.DECODER, tied_head=False)
-    base = jax.tree.map(jnp.zeros_like, tiny.model.init_params(decoder, 0))
+    # Layers that add nothing and one embedding twice as long: version v says token v.
+    base = jax.tree.map(jnp.zeros_like, tiny.params())
 
     def saying(token):
-        ends = {
-            **base["ends"],
-            "embedding": base["ends"]["embedding"] + 1,
-            "final_norm": base["ends"]["final_norm"] + 1,
-            "head": base["ends"]["head"].at[:, token].set(9.0),
-        }
-        return {**base, "ends": ends}
+        table = jnp.ones_like(base["ends"]["embedding"]).at[token].set(2.0)
+        norm = jnp.ones_like(base["ends"]["final_norm"])
+        return {**base, "ends": {"embedding": table, "final_norm": norm}}
 
-    engine = loops.Engine(decoder, tiny.SAMPLER, None, stop_tokens=())
-    loop = SampleLoop(engine, saying(3), version=3)
+    loop = SampleLoop(tiny.engine(), saying(3), version=3)
     for i in range(6):
         loop.submit(_request(sample=i))
     finished = list(loop.step().finished)
@@ -235,16 +229,18 @@ def test_an_attempt_cancelled_while_it_runs_can_be_tried_again():
 
 
 def test_a_stop_token_ends_the_sample_is_kept_and_is_not_a_truncation():
+    at = 3
+    key = tiny.stopping((5, 9, 33), at)
+    request = dataclasses.replace(_request(), key_words=key)
     loop = _loop()
-    loop.submit(_request())
+    loop.submit(request)
     (whole,) = _drain(loop)
-    stop = whole.tokens[3]
-    assert stop not in whole.tokens[:3]
-    for cap in (12, 4):
-        stopping = _loop(stop_tokens=(stop,))
-        stopping.submit(_request(new_tokens_max=cap))
+    for cap in (12, at + 1):
+        stopping = _loop(stop_tokens=(60, tiny.STOP_TOKEN, -1))
+        stopping.submit(dataclasses.replace(request, new_tokens_max=cap))
         (sample,) = _drain(stopping)
-        assert sample.tokens == whole.tokens[:4]
+        assert sample.tokens == whole.tokens[: at + 1]
+        assert sample.tokens[-1] == tiny.STOP_TOKEN
         assert sample.finish_reason is FinishReason.STOP
         assert not sample.is_truncated
 

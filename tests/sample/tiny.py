@@ -19,7 +19,7 @@ SAMPLER = Sampler(slots=4, prompt_buckets=(4, 8), new_tokens_max=12, steps_per_c
 
 @functools.cache
 def params(seed=0):
-    return jax.jit(model.init_params, static_argnums=0)(DECODER, seed)
+    return model.init_params(DECODER, seed)
 
 
 @functools.cache
@@ -52,6 +52,19 @@ def sample(engine, params, prompt, key=(1, 2), slot=0, **settings):
     state = engine.insert_many(prefix, state, [request])
     _, found, result = run(engine, params, state, [slot])
     return (*found[slot], int(result.reasons_B[slot]))
+
+
+STOP_TOKEN = 3
+
+
+@functools.cache
+def stopping(prompt, at):
+    """A key whose completion has its first STOP_TOKEN at index `at`."""
+    for word in range(1000):
+        tokens = sample(engine(), params(), prompt, key=(word, 7))[0]
+        if STOP_TOKEN in tokens and tokens.index(STOP_TOKEN) == at:
+            return word, 7
+    raise AssertionError("one of 1000 completions must stop there, and none does")
 
 
 @functools.partial(jax.jit, static_argnums=0)

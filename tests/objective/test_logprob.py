@@ -24,7 +24,7 @@ def test_the_distribution_sums_to_one_and_agrees_with_float64(temperature):
     logits_RMV = rng.normal(size=(2, 3, 7)).astype(np.float32) * 5
     exact = logits_RMV.astype(np.float64) / temperature
     exact -= np.log(np.exp(exact).sum(-1, keepdims=True))
-    total_RM, entropies_RM = 0, None
+    total_RM, entropies_RM = 0, jnp.zeros(())
     for token in range(7):
         logprobs_RM, entropies_RM = token_logprobs(
             jnp.asarray(logits_RMV), jnp.full((2, 3), token), temperature

@@ -44,6 +44,12 @@ def gguf_path(path: str) -> pathlib.Path:
 
     The package is looked up without importing it.
 
+    Args:
+      path: of a file, or "package:NAME".
+
+    Returns:
+      Where the file is.
+
     Raises:
       ValueError: no such file or package, or a package without exactly one GGUF file.
     """
@@ -71,6 +77,12 @@ def gguf_path(path: str) -> pathlib.Path:
 
 def decoder_from_gguf(path: str) -> Decoder:
     """The shape that the file's metadata describes.
+
+    Args:
+      path: of a file, or "package:NAME".
+
+    Returns:
+      The decoder, in float32 and unrolled.
 
     Raises:
       ValueError: the architecture is not llama.
@@ -104,6 +116,13 @@ def load_gguf(path: str, decoder: Decoder) -> Params:
     Dequantised tensors are kept under ~/.cache/jigsaw_jax (or $XDG_CACHE_HOME), since
     that takes seconds.
 
+    Args:
+      path: of a file, or "package:NAME".
+      decoder: the shape that the weights must have.
+
+    Returns:
+      Params as `init_params` lays them out.
+
     Raises:
       ValueError: a tensor is missing, not used, of another shape, or not finite.
     """
@@ -113,7 +132,14 @@ def load_gguf(path: str, decoder: Decoder) -> Params:
 
 
 def params_from_tensors(decoder: Decoder, tensors: Mapping[str, np.ndarray]) -> Params:
-    """Unrolled params from the file's float32 tensors, each as its name says.
+    """Unrolled params from the file's float32 tensors.
+
+    Args:
+      decoder: the shape that the weights must have.
+      tensors: by the file's names.
+
+    Returns:
+      Params of unrolled layers.
 
     Raises:
       ValueError: a tensor is missing, not used, of another shape, or not finite.

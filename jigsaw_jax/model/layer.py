@@ -53,10 +53,14 @@ def rms_norm(decoder: Decoder, x: Array, weight: Array) -> Array:
 
 
 class Layer(nnx.Module):
-    """Attention and gated MLP, each with its norm and residual."""
+    """Attention and gated MLP, each with its norm and residual.
+
+    Args:
+      decoder: the policy's shape; static.
+      draw: makes the random weights.
+    """
 
     def __init__(self, decoder: Decoder, draw: Draw) -> None:
-        """Makes random weights; `decoder` stays static."""
         d, n, k, h, f = (
             decoder.model_dim,
             decoder.num_heads,
@@ -125,10 +129,14 @@ class Layer(nnx.Module):
 
 
 class Ends(nnx.Module):
-    """What stands before and behind the layers: embedding, final norm and head."""
+    """What stands before and behind the layers: embedding, final norm and head.
+
+    Args:
+      decoder: the policy's shape; static.
+      draw: makes the random weights.
+    """
 
     def __init__(self, decoder: Decoder, draw: Draw) -> None:
-        """Makes random weights; `decoder` stays static."""
         v, d = decoder.vocab_size, decoder.model_dim
         self.decoder = decoder
         self.embedding = _weight(draw, decoder, (v, d), ("vocab", "embed"))

@@ -43,7 +43,15 @@ from jigsaw_jax.types import Params
 
 
 class Engine:
-    """Compiled programs over a fixed number of slots; holds no weights, no sequence."""
+    """Compiled programs over a fixed number of slots; holds no weights, no sequence.
+
+    Args:
+      decoder: the policy's shape.
+      sampler: slots, buckets, caps and the defaults of JetStream's `insert`.
+      mesh: devices with an axis "tensor"; None takes the first device.
+      stop_tokens: ids that end a completion; negative ones are ignored.
+      pad_token: fills a prompt up to its bucket.
+    """
 
     def __init__(
         self,
@@ -54,15 +62,6 @@ class Engine:
         stop_tokens: tuple[int, ...],
         pad_token: int = 0,
     ) -> None:
-        """Nothing is compiled yet.
-
-        Args:
-          decoder: the policy's shape.
-          sampler: slots, buckets, caps and the defaults of JetStream's `insert`.
-          mesh: devices with an axis "tensor"; None takes the first device.
-          stop_tokens: ids that end a completion; negative ones are ignored.
-          pad_token: fills a prompt up to its bucket.
-        """
         self.decoder = decoder
         self.sampler = sampler
         self._mesh = mesh or jax.sharding.Mesh(
@@ -218,6 +217,13 @@ class Engine:
     def prefill_prompt(self, params: Params, tokens: Sequence[int]) -> Prefix:
         """The prefix of a prompt; its last token is left to the slots' first step.
 
+        Args:
+          params: as `load_params` returned them.
+          tokens: of the prompt.
+
+        Returns:
+          The prefix, for `insert_many`.
+
         Raises:
           ValueError: the prompt is empty or longer than the largest bucket.
         """
@@ -231,6 +237,14 @@ class Engine:
         self, prefix: Prefix, decode_state: DecodeState, requests: Sequence[SlotRequest]
     ) -> DecodeState:
         """One prefix in several slots, in one device call.
+
+        Args:
+          prefix: of the prompt.
+          decode_state: donated.
+          requests: one a slot; whatever the slot held is lost.
+
+        Returns:
+          The new state.
 
         Raises:
           ValueError: a slot is out of range or named twice, or a cap is below 1.
@@ -267,6 +281,15 @@ class Engine:
         """Appends observed tokens to a slot and lets it run again, cap unchanged.
 
         A slot without room for them and one sampled token ends by LENGTH instead.
+
+        Args:
+          params: as `load_params` returned them.
+          decode_state: donated.
+          slot: of a trajectory that runs or has ended.
+          tokens: the observation.
+
+        Returns:
+          The new state.
 
         Raises:
           ValueError: no tokens, or more than the largest bucket.

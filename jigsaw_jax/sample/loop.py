@@ -77,6 +77,11 @@ class _Running:
 class SampleLoop:
     """Owns an engine's decode state; not thread-safe, one thread calls it.
 
+    Args:
+      engine: whose slots it fills.
+      params: the first weights, as `Engine.load_params` returned them.
+      version: theirs.
+
     Attributes:
       params: the weights it decodes with.
       version: their version.
@@ -105,6 +110,9 @@ class SampleLoop:
 
     def submit(self, request: SampleRequest) -> None:
         """Queues a request behind those that wait.
+
+        Args:
+          request: what to sample; its (id, attempt) is new.
 
         Raises:
           ValueError: it waits or runs already, or does not fit the engine's shapes.
@@ -151,7 +159,8 @@ class SampleLoop:
         counts = result.valid_TB.sum(axis=0).tolist()
         for slot, running in self._running.items():
             running.calls.append((self.version, counts[slot], result))
-        ended = [slot for slot in sorted(self._running) if result.done[slot]]
+        is_done_B = result.done
+        ended = [slot for slot in sorted(self._running) if is_done_B[slot]]
         finished = tuple(
             _to_sample(self._give_back(slot), slot, int(result.reasons_B[slot]))
             for slot in ended

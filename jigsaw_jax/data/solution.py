@@ -30,7 +30,13 @@ def solution_text(template: str, prompt: Prompt) -> str:
 
 
 def running_totals(text: str) -> list[int]:
-    """The totals after the second, third, ... term of the sum that ends `text`.
+    """The totals after the second, third, ... term of the sum that ends a text.
+
+    Args:
+      text: a prompt.
+
+    Returns:
+      One total a term, without the first.
 
     Raises:
       ValueError: no sum of two or more whole numbers ends it.

@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax
-import numpy as np
 
 from jigsaw_jax import mesh as meshes
 from jigsaw_jax.model import decoder as model
@@ -18,7 +17,13 @@ class WeightChannel:
         self._shardings = meshes.sharding_tree(sampler_mesh, axes)
 
     def send(self, params: Any) -> Any:
-        """The same weights, placed as the sampler wants them.
+        """Place weights as the sampler wants them.
+
+        Args:
+          params: the learner's.
+
+        Returns:
+          The same values on the sampler's mesh.
 
         Raises:
           ValueError: a leaf has no counterpart on the other side.
@@ -39,8 +44,3 @@ def leaf_names(tree: Any) -> set[str]:
     """The path of every leaf."""
     paths, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {jax.tree_util.keystr(path) for path, _ in paths}
-
-
-def tree_bytes(tree: Any) -> int:
-    """Bytes of all leaves."""
-    return sum(np.dtype(x.dtype).itemsize * x.size for x in jax.tree.leaves(tree))

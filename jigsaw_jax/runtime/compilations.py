@@ -16,6 +16,6 @@ class CompilationCounter:
         self.count = 0
         jax.monitoring.register_event_duration_secs_listener(self._hear)
 
-    def _hear(self, event: str, duration_s: float, **_: object) -> None:
-        del duration_s
+    def _hear(self, event: str, duration: float, **_: str | int) -> None:
+        del duration
         self.count += event == _EVENT

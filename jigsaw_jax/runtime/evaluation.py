@@ -36,7 +36,10 @@ class Result:
 
     def metrics(self) -> dict[str, float]:
         """As logged."""
-        named = {"eval/accuracy": self.accuracy, "eval/missing": self.missing}
+        named: dict[str, float] = {
+            "eval/accuracy": self.accuracy,
+            "eval/missing": self.missing,
+        }
         named |= {f"eval/pass@{k}": v for k, v in self.pass_at.items()}
         return named | {
             "eval/version_min": self.version_min,

@@ -21,6 +21,14 @@ from jigsaw_jax.train.learner import Learner
 class LearnerWorker:
     """Owns the learner; every method but `__init__` runs on the learner's thread.
 
+    Args:
+      learner: weights, optimizer and gradient sums.
+      turns: on a device that the sampler shares.
+      journal: the event log.
+      clock: of the run.
+      post: takes events.
+      is_published: whether the samplers have the learner's weights from the start.
+
     Attributes:
       thread: where it runs.
       busy: (start_s, end_s) of each accumulation and step.

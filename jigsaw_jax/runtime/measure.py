@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from jigsaw_jax.records import Group, Sample, Score
+from jigsaw_jax.records import Sample, Score
 from jigsaw_jax.store.summary import clipped, union_s
 
 Interval = tuple[float, float]
@@ -89,14 +89,6 @@ def time_metrics(window: Window, *, trained_tokens: int) -> dict[str, float]:
         "pipeline/goodput_tokens_per_s": trained_tokens / length_s,
         "tokens/sampled": window.sampled_tokens,
     }
-
-
-def staleness_metrics(groups: Sequence[Group], version: int) -> dict[str, float]:
-    """Age of each group's oldest token, in versions, when `version` trained it."""
-    ages = [
-        float(version - min(s.version_min for s in group.samples)) for group in groups
-    ]
-    return {"staleness/mean": mean(ages), "staleness/max": max(ages, default=0.0)}
 
 
 def mean(values: Sequence[float]) -> float:

@@ -14,6 +14,11 @@ from jigsaw_jax.sample.engine import Engine
 class Publisher:
     """Sends versions and remembers the weights that the samplers now have.
 
+    Args:
+      channel: to the sampler's mesh.
+      engine: prepares weights for decoding.
+      clock: of the run.
+
     Attributes:
       params: what was last sent; a checkpoint between two publishes must hold it,
         since unfinished draws of the round are made again with these weights.

@@ -37,6 +37,14 @@ class Saved:
 class Record:
     """Writes the run directory; the only part of the runtime that knows its files.
 
+    Args:
+      train: the run.
+      path: of its directory.
+      resume: go on from the last checkpoint.
+      operative: the configuration as text.
+      clock: of the run.
+      text: a completion as people read it.
+
     Attributes:
       journal: the event log.
       control_s: seconds that the control loop worked, waiting excluded.
@@ -158,7 +166,7 @@ class Record:
     ) -> tuple[dict[str, Any], list[Group]]:
         """Log an update; returns its record and the groups that it trained."""
         groups, record = self._tally.stepped(
-            event, learner.busy, sampler.busy, version=pipeline.version
+            event, learner.busy, sampler.busy, staleness=pipeline.staleness
         )
         self._tally.first_step(event.now_s, process_age_s())
         record |= {

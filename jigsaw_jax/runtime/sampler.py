@@ -24,6 +24,15 @@ from jigsaw_jax.store.journal import EventLog
 class SamplerWorker:
     """Owns the sample loop; every method but `__init__` runs on the sampler's thread.
 
+    Args:
+      train: the run.
+      loop: slots and requests.
+      turns: on a device that the learner shares.
+      journal: the event log.
+      clock: of the run.
+      post: takes events.
+      keep: takes completions.
+
     Attributes:
       thread: where the loop runs.
       busy: (start_s, end_s, tokens) of each device call.

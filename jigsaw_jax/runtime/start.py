@@ -63,6 +63,9 @@ def start(
       progress: for the person who waits.
       post: takes events from the workers.
       keep: takes completions.
+
+    Returns:
+      The crew, with no thread started.
     """
     pool = RewardPool(train.reward)
     parts = build(train)

@@ -106,11 +106,20 @@ class Tally:
         learner_busy: collections.deque[Interval],
         sampler_busy: collections.deque[Busy],
         *,
-        version: int,
+        staleness: tuple[float, int],
     ) -> tuple[list[Group], dict[str, Any]]:
-        """Close the window; returns the update's groups and its record.
+        """Close the window of an update.
 
         The intervals are taken out of the two queues.
+
+        Args:
+          event: the step.
+          learner_busy: what the learner computed.
+          sampler_busy: what the sampler computed.
+          staleness: mean and maximum over the update's groups, in versions.
+
+        Returns:
+          The groups, and metrics by name.
         """
         groups, dropped = self._handed.pop(event.update), self._dropped
         self._dropped = []
@@ -123,7 +132,7 @@ class Tally:
             measure.completion_metrics(samples, scores)
             | measure.group_metrics([group.scores for group in groups + dropped])
             | measure.time_metrics(window, trained_tokens=trained_tokens)
-            | measure.staleness_metrics(groups, version)
+            | {"staleness/mean": staleness[0], "staleness/max": staleness[1]}
             | {
                 "tokens/trained": trained_tokens,
                 "time/rollout_to_train_end_s": event.now_s

@@ -80,9 +80,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         base = pathlib.Path(folder)
         peace, killed = base / "peace", base / "killed"
-        whole_s = run_in_peace(
-            command(args.gin, peace, args.set), base / "peace.log"
-        )
+        whole_s = run_in_peace(command(args.gin, peace, args.set), base / "peace.log")
         print(f"in peace: {whole_s:.1f} s")
         argv = command(args.gin, killed, args.set)
         kills = 0
@@ -94,12 +92,16 @@ def main() -> int:
                 break
             kills += 1
             steps = Checkpoints(killed / "checkpoints", read_only=True).steps()
-            print(f"kill {kills} after {after_s:.1f} s; checkpoints {steps}", flush=True)
+            print(
+                f"kill {kills} after {after_s:.1f} s; checkpoints {steps}", flush=True
+            )
         run_in_peace(argv, base / "killed.log")
         return compare(ends(peace), ends(killed), peace, killed, kills)
 
 
-def compare(want: dict, got: dict, peace: pathlib.Path, killed: pathlib.Path, kills: int) -> int:
+def compare(
+    want: dict, got: dict, peace: pathlib.Path, killed: pathlib.Path, kills: int
+) -> int:
     for run_dir, found in ((peace, want), (killed, got)):
         everything = [one for samples in found.values() for one in samples]
         counts = {end: len(samples) for end, samples in found.items()}

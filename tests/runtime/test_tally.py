@@ -41,12 +41,12 @@ def make_group(uid, values, lengths, version=3, finish=FinishReason.STOP):
     )
 
 
-def step(tally, update, end_s, learner, sampler, version=3):
+def step(tally, update, end_s, learner, sampler):
     return tally.stepped(
         UpdateStepped(now_s=end_s, update=update),
         collections.deque(learner),
         collections.deque(sampler),
-        version=version,
+        staleness=(0.5, 2),
     )
 
 
@@ -77,7 +77,7 @@ def test_a_window_by_hand():
     assert record["reward/exact"] == 0.5
     assert record["completion/length_mean"] == 3.0
     assert record["completion/length_max"] == 4
-    assert record["staleness/max"] == 0
+    assert (record["staleness/mean"], record["staleness/max"]) == (0.5, 2)
 
 
 def test_a_dropped_group_is_in_the_next_record_and_in_no_other():
@@ -101,22 +101,6 @@ def test_a_missing_reward_is_in_no_mean():
     _, record = step(tally, 0, 2.0, [], [])
     assert record["reward/mean"] == pytest.approx(2 / 3)
     assert record["reward/missing"] == 1
-
-
-def test_staleness_is_that_of_the_oldest_token():
-    tally = Tally({})
-    tally.admitted(0.0)
-    tally.handed(
-        0,
-        [
-            make_group("a", [0.0, 1.0], [1, 1], version=5),
-            make_group("b", [0.0, 1.0], [1, 1], version=3),
-        ],
-        1.0,
-    )
-    _, record = step(tally, 0, 2.0, [], [], version=5)
-    assert record["staleness/mean"] == 1.0
-    assert record["staleness/max"] == 2
 
 
 def test_rates_leave_the_first_update_out():
@@ -145,7 +129,7 @@ def test_a_call_under_way_at_the_end_of_an_update_counts_in_both_windows_by_part
     queue = collections.deque([(1.0, 4.0, 10)])
     tally.handed(0, [make_group("a", [0.0, 1.0], [1, 1])], 0.5)
     event = UpdateStepped(now_s=3.0, update=0)
-    _, first = tally.stepped(event, collections.deque(), queue, version=3)
+    _, first = tally.stepped(event, collections.deque(), queue, staleness=(0.0, 0))
     tally.handed(1, [make_group("b", [0.0, 1.0], [1, 1])], 3.5)
     _, second = step(tally, 1, 5.0, [], [])
     assert first["pipeline/sampler_idle_ratio"] == pytest.approx(1 / 3)

@@ -16,6 +16,6 @@ class CompilationCounter:
         self.count = 0
         jax.monitoring.register_event_duration_secs_listener(self._hear)
 
-    def _hear(self, event: str, duration: float, **_: str | int) -> None:
-        del duration
+    def _hear(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
+        del duration_secs, kwargs
         self.count += event == _EVENT

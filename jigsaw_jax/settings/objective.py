@@ -70,6 +70,17 @@ class Objective:
         }
         for name, allowed in rules.items():
             check.one_of(f"Objective.{name}", getattr(self, name), allowed)
+        self._check_kl()
+        self._check_mismatch()
+        for name in ("clip_low", "clip_high", "overlong_buffer", "overlong_penalty"):
+            check.at_least(f"Objective.{name}", getattr(self, name), 0)
+        check.above("Objective.mismatch_max", self.mismatch_max, 0)
+        if self.dual_clip is not None:
+            check.above("Objective.dual_clip", self.dual_clip, 1)
+        if self.norm_tokens is not None:
+            check.at_least("Objective.norm_tokens", self.norm_tokens, 1)
+
+    def _check_kl(self) -> None:
         if self.kl is not None:
             check.one_of("Objective.kl", self.kl, ("k1", "k2", "k3"))
         if (self.kl is None) != (self.kl_coefficient == 0.0):
@@ -77,6 +88,8 @@ class Objective:
                 "Objective.kl_coefficient must be non-zero exactly where Objective.kl "
                 f"is set, got kl {self.kl!r} and {self.kl_coefficient!r}"
             )
+
+    def _check_mismatch(self) -> None:
         if self.mismatch is not None:
             check.one_of("Objective.mismatch", self.mismatch, ("truncate", "mask"))
             if self.old_policy != "recompute":
@@ -85,13 +98,6 @@ class Objective:
                     "is set (the ratio to the sampler's logprobs already holds the "
                     f"mismatch), got {self.old_policy!r}"
                 )
-        for name in ("clip_low", "clip_high", "overlong_buffer", "overlong_penalty"):
-            check.at_least(f"Objective.{name}", getattr(self, name), 0)
-        check.above("Objective.mismatch_max", self.mismatch_max, 0)
-        if self.dual_clip is not None:
-            check.above("Objective.dual_clip", self.dual_clip, 1)
-        if self.norm_tokens is not None:
-            check.at_least("Objective.norm_tokens", self.norm_tokens, 1)
 
     @property
     def needs(self) -> str:

@@ -53,10 +53,8 @@ def empty(decoder: Decoder, num_slots: int, length: int) -> Cache:
     return Cache(layers=layers, slot_dim=1 if decoder.scan_layers else 0)
 
 
-def padded(
-    decoder: Decoder, layers: Any, num_valid: Int[Array, ""], length: int
-) -> Cache:
-    """One slot of `length` positions from a prefill, zero from `num_valid` on.
+def padded(decoder: Decoder, layers: Any, length: int) -> Cache:
+    """One slot of `length` positions from a prefill, zero behind it.
 
     An insert writes the whole slot, zeros too: nothing of the slot's last owner is
     left, not even a NaN that would pass through a zero attention weight.
@@ -65,19 +63,11 @@ def padded(
     def pad(part: Array, dim: int) -> Array:
         missing = [(0, 0)] * part.ndim
         missing[dim] = (0, length - part.shape[dim])
-        shape = [1] * part.ndim
-        shape[dim] = length
-        is_valid = (jnp.arange(length) < num_valid).reshape(shape)
-        return jnp.where(is_valid, jnp.pad(part, missing), jnp.zeros((), part.dtype))
+        return jnp.pad(part, missing)
 
     def one(layer: decode.KeysValues) -> decode.KeysValues:
         k, v = layer
         return decode.KeysValues(pad(k, k.ndim - 1), pad(v, v.ndim - 2))
 
-    is_layer = functools.partial(_is_instance, decode.KeysValues)
-    layers = jax.tree.map(one, layers, is_leaf=is_layer)
-    return Cache(layers=layers, slot_dim=1 if decoder.scan_layers else 0)
-
-
-def _is_instance(kind: type, node: Any) -> bool:
-    return isinstance(node, kind)
+    one_slot = one(layers) if decoder.scan_layers else tuple(map(one, layers))
+    return Cache(layers=one_slot, slot_dim=1 if decoder.scan_layers else 0)

@@ -184,7 +184,7 @@ class Engine:
             )
         tokens = np.asarray(padded_tokens, np.int32)
         return Prefix(
-            cache=self._prefill(params, tokens, np.int32(true_length)),
+            cache=self._prefill(params, tokens),
             last_token=int(tokens[true_length - 1]),
             position=true_length - 1,
         )

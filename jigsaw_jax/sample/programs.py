@@ -43,11 +43,10 @@ def prefill(
     limits: Limits,
     params: Params,
     tokens_T: Int[Array, " T"],
-    num_tokens: Int[Array, ""],
 ) -> cache.Cache:
-    """One slot's cache with all but the last of `num_tokens` tokens."""
+    """One slot's cache with the tokens of a prompt, padding included."""
     layers = decode.prefill(decoder, params, tokens_T)
-    return cache.padded(decoder, layers, num_tokens - 1, limits.length)
+    return cache.padded(decoder, layers, limits.length)
 
 
 def insert(

@@ -66,13 +66,13 @@ class SlotSnapshot:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prefix:
-    """A prompt's keys and values, all but those of its last token.
+    """A prompt's keys and values.
 
-    The last token is fed by the first decode step of each slot the prefix goes to, so
-    every slot samples its own first token and N new tokens cost N steps.
+    Its last token is fed again by the first decode step of each slot the prefix goes
+    to, so every slot samples its own first token and N new tokens cost N steps.
 
     Attributes:
-      cache: one slot, of full length, zero behind the prompt.
+      cache: one slot, of full length; nothing attends to what is behind the prompt.
       last_token: the token to feed first.
       position: its absolute position.
     """

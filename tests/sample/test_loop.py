@@ -217,8 +217,11 @@ def test_cancelling_frees_the_slot_and_leaves_the_others_alone():
 def test_an_attempt_cancelled_while_it_runs_can_be_tried_again():
     loop = _loop()
     loop.submit(_request(attempt=0))
+    loop.submit(_request(sample=1))
     loop.step()
     loop.cancel(SampleId("p", 0, 0), 0)
+    assert loop.step().num_tokens == 5
+    loop.cancel(SampleId("p", 0, 1), 0)
     assert loop.is_idle
     assert loop.num_free == 4
     assert loop.step().num_active == 0

@@ -141,6 +141,25 @@ def test_a_token_without_probability_is_never_drawn():
             assert not is_dead[np.arange(400), out.tokens_B].any()
 
 
+def test_a_boundary_between_blocks_never_falls_on_a_token_without_probability():
+    rng = np.random.default_rng(2)
+    mass = rng.random((400, 512)).astype(np.float32) ** 4
+    # Blocks are 32 wide; each begins and ends with tokens that must not be drawn.
+    mass.reshape(400, 16, 32)[:, :, [0, 1, 31]] = 0
+    sums = mass.reshape(400, 16, 32).sum(2, dtype=np.float64).cumsum(1)
+    invert = jax.jit(sampling._invert)
+    for block in range(16):
+        share = sums[:, block] / sums[:, -1]
+        for step in (-1, 0, 1):
+            near = np.clip(np.round(share * 2**24) + step, 0, 2**24 - 1) / 2**24
+            tokens = invert(jnp.asarray(mass), jnp.asarray(near, jnp.float32))
+            assert (mass[np.arange(400), tokens] > 0).all()
+
+
+def test_a_uniform_at_a_boundary_takes_the_token_above_it():
+    assert _rows(np.zeros(4), [0.0, 0.25, 0.5, 0.75]).tokens_B.tolist() == [0, 1, 2, 3]
+
+
 def test_a_neighbours_filter_leaves_other_rows_bits_alone():
     rng = np.random.default_rng(1)
     logits = jnp.asarray(rng.standard_normal((64, 100)), jnp.float32)

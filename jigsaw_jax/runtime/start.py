@@ -1,5 +1,6 @@
 """From settings and a run directory to a crew that can work: built, warm, resumed."""
 
+import collections
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,9 @@ from jigsaw_jax.runtime.threads import Turns
 from jigsaw_jax.sample.loop import SampleLoop
 from jigsaw_jax.schedule.pipeline import Pipeline
 from jigsaw_jax.settings import Train
+
+# Steps of the supervised warm-up whose mean loss may end it.
+LOSSES = 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,17 +108,20 @@ def start(
 def warm_up_policy(train: Train, parts: Parts, progress: Progress) -> None:
     """Supervised steps on (prompt, solution) pairs; then the reference is frozen."""
     warm_up = train.warm_up
+    losses: collections.deque[float] = collections.deque(maxlen=LOSSES)
     for update in range(warm_up.updates):
         first = update * warm_up.batch
         pairs = [
             parts.source.pair(position, warm_up.solution)
             for position in range(first, first + warm_up.batch)
         ]
-        loss = parts.learner.warm_up_step(pairs)
-        if (update + 1) % max(warm_up.updates // 5, 1) == 0:
-            progress.say(
-                f"warm-up {update + 1}/{warm_up.updates}  loss {float(loss):.3f}"
-            )
+        losses.append(parts.learner.warm_up_step(pairs))
+        mean = sum(losses) / len(losses)
+        is_last = len(losses) == LOSSES and mean <= warm_up.stop_loss
+        if is_last or (update + 1) % max(warm_up.updates // 5, 1) == 0:
+            progress.say(f"warm-up {update + 1}/{warm_up.updates}  loss {mean:.3f}")
+        if is_last:
+            break
     if warm_up.updates:
         parts.learner.end_warm_up()
     parts.learner.freeze_reference()

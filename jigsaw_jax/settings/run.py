@@ -118,7 +118,9 @@ class WarmUp:
     """Supervised warm-up on (prompt, solution) pairs before the first round.
 
     Attributes:
-      updates: optimizer steps; 0 is none.
+      updates: optimizer steps at most; 0 is none.
+      stop_loss: end it once the mean loss of the last 20 steps, in nats a token, is at
+        most this; 0 never does.
       batch: pairs a step.
       learning_rate: constant after a short linear start.
       solution: text with an {answer} place, or for sums a {steps} place (the running
@@ -126,12 +128,14 @@ class WarmUp:
     """
 
     updates: int = 0
+    stop_loss: float = 0.0
     batch: int = 64
     learning_rate: float = 1e-3
     solution: str = "{answer}"
 
     def __post_init__(self) -> None:
         check.at_least("WarmUp.updates", self.updates, 0)
+        check.at_least("WarmUp.stop_loss", self.stop_loss, 0)
         check.at_least("WarmUp.batch", self.batch, 1)
         if "{answer}" not in self.solution and "{steps}" not in self.solution:
             raise ValueError(

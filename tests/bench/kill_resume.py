@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 from jigsaw_jax.schedule.ledger import Ledger
@@ -37,19 +38,39 @@ def run_in_peace(argv: list[str], log: pathlib.Path) -> float:
     return time.monotonic() - started_s
 
 
-def run_until_killed(argv: list[str], log: pathlib.Path, after_s: float) -> bool:
-    """Run and kill -9 after `after_s`; whether it was still alive then."""
+def run_until_killed(
+    argv: list[str], log: pathlib.Path, metrics: pathlib.Path, chance: random.Random
+) -> float:
+    """Run and kill -9 at a random moment; how many seconds it lived.
+
+    One kill in five falls into the start-up; the others wait for one to five updates
+    and then a part of the next, so that steps, publishes and saves are all hit.
+    """
+    updates = lines(metrics) + chance.randint(0, 5)
+    start_up_s = chance.uniform(0.1, 6.0)
+    started_s = time.monotonic()
     with log.open("ab") as out:
         process = subprocess.Popen(argv, cwd=ROOT, stdout=out, stderr=out)
-        try:
-            code = process.wait(after_s)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            return True
-    if code:
-        raise SystemExit(f"exit {code}:\n{log.read_text()[-3000:]}")
-    return False
+        while process.poll() is None:
+            is_up = lines(metrics) >= updates
+            if is_up and time.monotonic() - started_s >= start_up_s:
+                break
+            pause(0.02)
+        pause(chance.uniform(0.0, 0.5))
+        process.send_signal(signal.SIGKILL)
+        code = process.wait()
+    if code != -signal.SIGKILL:
+        raise SystemExit(f"ended by itself:\n{log.read_text()[-3000:]}")
+    return time.monotonic() - started_s
+
+
+def lines(path: pathlib.Path) -> int:
+    """Lines of a file that may not exist yet."""
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def pause(seconds: float) -> None:
+    threading.Event().wait(seconds)
 
 
 def ends(run_dir: pathlib.Path) -> dict[str, list[tuple[str, int, int]]]:
@@ -83,20 +104,14 @@ def main() -> int:
         whole_s = run_in_peace(command(args.gin, peace, args.set), base / "peace.log")
         print(f"in peace: {whole_s:.1f} s")
         argv = command(args.gin, killed, args.set)
-        kills = 0
-        while kills < args.kills:
-            # From the first import to the last write, start-up and saves included.
-            after_s = chance.uniform(0.1, whole_s)
-            if not run_until_killed(argv, base / "killed.log", after_s):
-                print(f"ended by itself after {kills} kills")
-                break
-            kills += 1
-            steps = Checkpoints(killed / "checkpoints", read_only=True).steps()
-            print(
-                f"kill {kills} after {after_s:.1f} s; checkpoints {steps}", flush=True
+        for kill in range(1, args.kills + 1):
+            lived_s = run_until_killed(
+                argv, base / "killed.log", killed / "metrics.jsonl", chance
             )
+            steps = Checkpoints(killed / "checkpoints", read_only=True).steps()
+            print(f"kill {kill} after {lived_s:.1f} s; checkpoints {steps}", flush=True)
         run_in_peace(argv, base / "killed.log")
-        return compare(ends(peace), ends(killed), peace, killed, kills)
+        return compare(ends(peace), ends(killed), peace, killed, args.kills)
 
 
 def compare(

@@ -20,10 +20,10 @@ demo: .venv/run.stamp
 	$(BIN)/python -m jigsaw_jax.report $(RUN)
 
 test: .venv/dev.stamp
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 test-quick: .venv/dev.stamp
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n auto -m "not slow"
 
 check: .venv/dev.stamp
 	$(BIN)/ruff format --check .

@@ -71,6 +71,16 @@ class LocalRuntime:
 
     def run(self) -> int:
         """Train; 0 when the run ended or was stopped, 1 when it can't go on."""
+        is_whole = False
+        try:
+            code = self._run()
+            is_whole = True
+        finally:
+            if not is_whole:
+                self._record.abandon()
+        return code
+
+    def _run(self) -> int:
         compilations = CompilationCounter()
         crew = self._crew = start(
             self._train,

@@ -207,6 +207,12 @@ class Record:
 
     # The end.
 
+    def abandon(self) -> None:
+        """Close the logs of a run that an error ended; the last commit stands."""
+        self._metrics.close()
+        self.journal.close()
+        self._dir.unlock()
+
     def close(self, *, pipeline: Pipeline, compilations: int) -> None:
         """Write summary.json and close every file."""
         self._checkpoints.close()

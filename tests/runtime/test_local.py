@@ -1,0 +1,172 @@
+"""Whole runs in one process: what was sampled and trained, by mode and by resume."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+from jigsaw_jax import settings
+from jigsaw_jax.runtime.local import LocalRuntime
+from jigsaw_jax.store.checkpoint import Checkpoints
+
+pytestmark = pytest.mark.slow
+
+
+def make_train(updates=4, mode="stream", size=4, **pipeline):
+    return settings.Train(
+        updates=updates,
+        decoder=settings.Decoder(
+            vocab_size=258,
+            num_layers=1,
+            model_dim=32,
+            hidden_dim=64,
+            num_heads=2,
+            num_kv_heads=1,
+            head_dim=16,
+            init_scale=0.1,
+        ),
+        data=settings.Data(source="random_bytes", prompt_tokens=6, held_out=0),
+        reward=settings.Reward(weights={"lowercase_share": 1.0}, processes=0),
+        sampler=settings.Sampler(
+            slots=6, prompt_buckets=(8,), new_tokens_max=8, steps_per_call=3
+        ),
+        learner=settings.Learner(rows=4, row_tokens=32),
+        optimizer=settings.Optimizer(learning_rate=1e-2),
+        pipeline=settings.Pipeline(
+            mode=mode,
+            groups_per_round=4,
+            groups_per_update=size,
+            samples_per_group=3,
+            filter="keep",
+            **pipeline,
+        ),
+        evaluation=settings.Evaluation(every=-1),
+        store=settings.Store(checkpoint_every=1, tensorboard=False),
+        mesh=settings.Mesh(shared=True),
+    )
+
+
+def run(train, path):
+    runtime = LocalRuntime(train, run_dir=path, resume=True, operative="")
+    assert runtime.run() == 0
+    return runtime
+
+
+def interrupt_at(runtime, update):
+    """Have the run get a Ctrl-C when it shows an update."""
+    show = runtime._progress.show
+
+    def interrupt(record):
+        show(record)
+        if record["update"] == update:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    runtime._progress.show = interrupt
+
+
+def rollouts(path: pathlib.Path):
+    """Tokens of every completion by (update, uid, sample)."""
+    rows = {}
+    for file in sorted((path / "rollouts").glob("*.jsonl")):
+        for line in file.read_text().splitlines():
+            row = json.loads(line)
+            tokens = [t for s in row["segments"] for t in s["tokens"]]
+            rows[row["update"], row["uid"], row["sample"]] = tokens
+    return rows
+
+
+def final_params(runtime):
+    return jax.tree.map(np.asarray, runtime._crew.parts.learner.params)
+
+
+def assert_close(left, right, atol):
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=atol), left, right
+    )
+
+
+def test_stream_with_one_update_a_round_equals_sync(tmp_path):
+    sync = run(make_train(mode="sync"), tmp_path / "sync")
+    stream = run(make_train(mode="stream"), tmp_path / "stream")
+    assert len(rollouts(tmp_path / "sync")) == 4 * 4 * 3
+    assert rollouts(tmp_path / "sync") == rollouts(tmp_path / "stream")
+    # Four Adam steps of 1e-2 on gradients that differ by their order of summation.
+    assert_close(final_params(sync), final_params(stream), 1e-5)
+
+
+def test_ordered_runs_are_bitwise_equal(tmp_path):
+    train = make_train(reduction="ordered")
+    first, second = run(train, tmp_path / "a"), run(train, tmp_path / "b")
+    assert_close(final_params(first), final_params(second), 0)
+
+
+def test_a_stopped_and_resumed_run_ends_as_one_that_was_never_stopped(tmp_path):
+    train = make_train(updates=8, size=2, reduction="ordered")
+    whole = run(train, tmp_path / "whole")
+    # Three updates are one round and a half, so the round's weights are restored.
+    for update in (2, 4):
+        first = LocalRuntime(
+            train, run_dir=tmp_path / "parts", resume=True, operative=""
+        )
+        interrupt_at(first, update)
+        assert first.run() == 0
+    resumed = run(train, tmp_path / "parts")
+    assert rollouts(tmp_path / "whole") == rollouts(tmp_path / "parts")
+    lines = (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["update"] for line in lines] == list(range(8))
+    assert_close(final_params(whole), final_params(resumed), 0)
+
+
+def test_one_version_trains_each_round_and_async_is_stale_by_at_most_s(tmp_path):
+    run(make_train(updates=6, size=2), tmp_path / "stream")
+    run(
+        make_train(updates=6, mode="async", size=2, staleness_max=1),
+        tmp_path / "async",
+    )
+    for name, most in (("stream", 0), ("async", 1)):
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        ages = [json.loads(line)["staleness/max"] for line in lines]
+        assert len(ages) == 6
+        assert max(ages) <= most
+
+
+def test_ctrl_c_finishes_the_update_saves_and_ends_with_0(tmp_path):
+    runtime = LocalRuntime(
+        make_train(updates=500), run_dir=tmp_path, resume=True, operative=""
+    )
+    interrupt_at(runtime, 2)
+    assert runtime.run() == 0
+    done = json.loads((tmp_path / "summary.json").read_text())["updates"]
+    assert 3 <= done < 500
+    assert Checkpoints(tmp_path / "checkpoints", read_only=True).latest_step() == done
+
+
+def test_an_error_in_a_background_thread_ends_the_run_with_its_cause(tmp_path):
+    runtime = LocalRuntime(
+        make_train(updates=500), run_dir=tmp_path, resume=True, operative=""
+    )
+    show = runtime._progress.show
+
+    def fail(*_):
+        raise ZeroDivisionError
+
+    def sabotage(record):
+        show(record)
+        runtime._crew.parts.learner.accumulate = fail
+
+    runtime._progress.show = sabotage
+    with pytest.raises(RuntimeError, match="the learner thread failed") as caught:
+        runtime.run()
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_nothing_compiles_after_the_warm_up_and_logprobs_agree(tmp_path):
+    run(make_train(updates=6, size=2), tmp_path)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["compilations_after_warmup"] == 0
+    assert 0 < summary["logprob_abs_diff_max"] < 1e-5

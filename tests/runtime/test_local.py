@@ -1,6 +1,5 @@
 """Whole runs in one process: what was sampled and trained, by mode and by resume."""
 
-import dataclasses
 import json
 import os
 import pathlib
@@ -146,7 +145,9 @@ def test_ctrl_c_finishes_the_update_saves_and_ends_with_0(tmp_path):
     assert Checkpoints(tmp_path / "checkpoints", read_only=True).latest_step() == done
 
 
-def test_an_error_in_a_background_thread_ends_the_run_with_its_cause(tmp_path):
+def test_an_error_in_a_background_thread_ends_the_run_with_its_cause(
+    tmp_path, monkeypatch
+):
     runtime = LocalRuntime(
         make_train(updates=500), run_dir=tmp_path, resume=True, operative=""
     )
@@ -157,7 +158,7 @@ def test_an_error_in_a_background_thread_ends_the_run_with_its_cause(tmp_path):
 
     def sabotage(record):
         show(record)
-        runtime._crew.parts.learner.accumulate = fail
+        monkeypatch.setattr(runtime._crew.parts.learner, "accumulate", fail)
 
     runtime._progress.show = sabotage
     with pytest.raises(RuntimeError, match="the learner thread failed") as caught:

@@ -13,8 +13,9 @@ class WeightChannel:
     """`jax.device_put` between sub-meshes of one runtime; every leaf accounted for."""
 
     def __init__(self, decoder: Decoder, sampler_mesh: jax.sharding.Mesh) -> None:
-        axes = model.logical_axes(decoder)
-        self._shardings = meshes.sharding_tree(sampler_mesh, axes)
+        self._mesh = sampler_mesh
+        self._axes = model.logical_axes(decoder)
+        self._names = leaf_names(meshes.sharding_tree(sampler_mesh, self._axes))
 
     def send(self, params: Any) -> Any:
         """Place weights as the sampler wants them.
@@ -29,13 +30,14 @@ class WeightChannel:
           ValueError: a leaf has no counterpart on the other side.
         """
         sent = leaf_names(params)
-        wanted = leaf_names(self._shardings)
-        if sent != wanted:
-            odd = sorted(sent ^ wanted)
+        if sent != self._names:
+            odd = sorted(sent ^ self._names)
             raise ValueError(
                 f"weights must match leaf for leaf, got {len(odd)} unmatched: {odd[:5]}"
             )
-        placed = jax.device_put(params, self._shardings)
+        # With the shapes, key-value heads that do not divide are replicated.
+        shardings = meshes.sharding_tree(self._mesh, self._axes, params)
+        placed = jax.device_put(params, shardings)
         jax.block_until_ready(placed)
         return placed
 

@@ -89,7 +89,7 @@ def start(
     round_params = parts.learner.export_params() if first is None else first
     loop = SampleLoop(parts.engine, publisher.load(round_params), pipeline.version)
     parts.learner.begin_round(pipeline.version, round_params=first)
-    side_by_side(parts.learner.compile, lambda: parts.engine.warm_up(loop.params))
+    side_by_side(parts.learner.compile, lambda: warm_up_engine(parts, loop))
     turns = Turns(is_shared=train.mesh.shared)
     shared = {"turns": turns, "journal": record.journal, "clock": clock, "post": post}
     return Crew(
@@ -103,6 +103,11 @@ def start(
         evaluator=Evaluator(train, parts.held_out, parts.tokenizer, pool.submit),
         is_resumed=saved is not None,
     )
+
+
+def warm_up_engine(parts: Parts, loop: SampleLoop) -> None:
+    """Compile what single-turn sampling calls; extend and extract have no caller."""
+    parts.engine.warm_up(loop.params, multi_turn=False)
 
 
 def warm_up_policy(train: Train, parts: Parts, progress: Progress) -> None:

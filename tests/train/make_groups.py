@@ -184,7 +184,15 @@ def update_once(train, calls):
 
 def assert_near(one, two, atol=2e-6):
     """Trees of numbers agree; float32 sums in another order differ by about 1e-7."""
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=atol), one, two)
+
+    # A sum in another order is off by some roundings of its largest terms, which have
+    # the size of the largest entries: 2 ** -24 of them a term, seen up to 42 of those.
+    # How XLA cuts a matrix product among threads changes that order from run to run.
+    def compare(a, b):
+        scale = max(1.0, float(np.max(np.abs(b), initial=0.0)))
+        np.testing.assert_allclose(a, b, rtol=0, atol=2.5 * atol * scale)
+
+    jax.tree.map(compare, one, two)
 
 
 def assert_same(one, two):

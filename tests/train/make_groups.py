@@ -182,15 +182,15 @@ def update_once(train, calls):
     return metrics, jax.device_get(learner.params)
 
 
-def assert_near(one, two, atol=2e-6):
+def assert_near(one, two, atol=5e-6):
     """Trees of numbers agree; float32 sums in another order differ by about 1e-7."""
 
     # A sum in another order is off by some roundings of its largest terms, which have
-    # the size of the largest entries: 2 ** -24 of them a term, seen up to 42 of those.
+    # the size of the largest entries: 2 ** -24 of them a term, seen up to 42 of those, allowed 84.
     # How XLA cuts a matrix product among threads changes that order from run to run.
     def compare(a, b):
         scale = max(1.0, float(np.max(np.abs(b), initial=0.0)))
-        np.testing.assert_allclose(a, b, rtol=0, atol=2.5 * atol * scale)
+        np.testing.assert_allclose(a, b, rtol=0, atol=atol * scale)
 
     jax.tree.map(compare, one, two)
 

@@ -186,7 +186,7 @@ def assert_near(one, two, atol=5e-6):
     """Trees of numbers agree; float32 sums in another order differ by about 1e-7."""
 
     # A sum in another order is off by some roundings of its largest terms, which have
-    # the size of the largest entries: 2 ** -24 of them a term, seen up to 42 of those, allowed 84.
+    # the size of the largest entries: 2 ** -24 of them a term; 42 of those were seen.
     # How XLA cuts a matrix product among threads changes that order from run to run.
     def compare(a, b):
         scale = max(1.0, float(np.max(np.abs(b), initial=0.0)))

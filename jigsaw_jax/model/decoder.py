@@ -55,8 +55,12 @@ def unstack(params: Params) -> Params:
     return {**params, "layers": layers}
 
 
+@functools.cache
 def logical_axes(decoder: Decoder) -> Params:
-    """For each leaf of the params, a tuple with the logical name of each dim."""
+    """For each leaf of the params, a tuple with the logical name of each dim.
+
+    Cached, since it traces the modules and every publish asks; do not change it.
+    """
 
     def axes(module: Any, lead: tuple[str, ...]) -> Params:
         state = nnx.state(_abstract(module, decoder))

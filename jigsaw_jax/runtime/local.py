@@ -9,12 +9,14 @@ carries each effect to the thread that does it and each answer back. Payloads st
 `Payloads`, weights go through `Publisher`, files through `Record`.
 """
 
+import contextlib
 import dataclasses
+import itertools
 import os
 import pathlib
 import queue
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from jigsaw_jax import records
@@ -122,16 +124,34 @@ class LocalRuntime:
         self._carry(crew.pipeline.start(now_s))
         slots = self._train.sampler.slots
         self._apply(records.WorkerJoined(now_s=now_s, worker="local", slots=slots))
-        while self._finished is None:
-            item = self._events.get()
+        for items in self._batches():
             started_s = self._clock.now_s()
-            if isinstance(item, ThreadFailed):
-                raise RuntimeError(f"the {item.thread} thread failed") from item.error
-            if isinstance(item, EvaluationSampled):
-                self._log_evaluation(item)
-            else:
-                self._apply(item)
+            self._take(items)
             self._record.control_s += self._clock.now_s() - started_s
+            if self._finished is not None:
+                break
+
+    def _batches(self) -> Iterator[list[Any]]:
+        """Everything that came, in order; reports on samples that came together at
+        once, so that the groups which they complete share a hand-off."""
+        while True:
+            items = [self._events.get()]
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    items.append(self._events.get_nowait())
+            for _, batch in itertools.groupby(items, _batch_key):
+                yield list(batch)
+
+    def _take(self, items: list[Any]) -> None:
+        first = items[0]
+        if isinstance(first, ThreadFailed):
+            raise RuntimeError(f"the {first.thread} thread failed") from first.error
+        if isinstance(first, EvaluationSampled):
+            self._log_evaluation(first)
+        elif isinstance(first, _ON_SAMPLES):
+            self._carry(self._crew.pipeline.apply(*items))
+        else:
+            self._apply(first)
 
     def _apply(self, event: Event) -> None:
         if isinstance(event, records.VersionPublished):
@@ -353,6 +373,11 @@ class _Signals:
             signal.signal(number, handler)
 
 
+def _batch_key(item: Any) -> int:
+    return 0 if isinstance(item, _ON_SAMPLES) else id(item)
+
+
+_ON_SAMPLES = (records.SampleStarted, records.SampleFinished, records.SampleScored)
 _CARRIERS: dict[type[Effect], Callable[[LocalRuntime, Any], None]] = {
     records.RequestPrompts: LocalRuntime._request_prompts,
     records.AdmitSample: LocalRuntime._admit_sample,

@@ -157,13 +157,13 @@ class Engine:
         axes = model.logical_axes(self.decoder)
         placed = jax.device_put(params, meshes.sharding_tree(self._mesh, axes, params))
         dtype = jnp.dtype(self.decoder.dtype)
-        return jax.tree.map(
-            lambda leaf, names: (
-                leaf if len(set(names) - {"layers"}) == 1 else leaf.astype(dtype)
-            ),
-            placed,
-            axes,
-        )
+
+        def cast(leaf: jax.Array, names: tuple[str, ...]) -> jax.Array:
+            is_norm = len(set(names) - {"layers"}) == 1
+            # A cast to the same type would still be a call for each leaf.
+            return leaf if is_norm or leaf.dtype == dtype else leaf.astype(dtype)
+
+        return jax.tree.map(cast, placed, axes)
 
     def init_decode_state(self) -> DecodeState:
         """A state whose slots are all free."""

@@ -5,7 +5,7 @@
 
 `Ledger` says where each sample is; `Sampling` keeps the slots full; `Rounds` or
 `Pacing` say when groups may open and train, and when a version is published. Every
-event is followed by one pass over what may now happen, in the order of `_advance`.
+call is followed by one pass over what may now happen, in the order of `_advance`.
 docs/pipeline.md states the rules.
 """
 
@@ -89,11 +89,14 @@ class Pipeline:
         self._is_started = True
         return self._advance()
 
-    def apply(self, event: Event) -> list[Effect]:
-        """Take an event in and return what is to be done, in order.
+    def apply(self, *events: Event) -> list[Effect]:
+        """Take events in and return what is to be done, in order.
+
+        What came at the same time is best given at once: the groups that it completes
+        then go to the learner in one hand-off.
 
         Args:
-          event: late and doubled reports are allowed and change nothing.
+          *events: late and doubled reports are allowed and change nothing.
 
         Returns:
           Effects, of which `RequestPrompts` is the last.
@@ -102,7 +105,8 @@ class Pipeline:
           LedgerError: a report of something that cannot have happened.
           ValueError: an event with a value that it must not have.
         """
-        self._handlers[type(event)](event)
+        for event in events:
+            self._handlers[type(event)](event)
         return self._advance()
 
     # What the shell reads.

@@ -385,3 +385,20 @@ def test_a_round_opens_with_all_its_prompts_at_once():
     assert not shell.running
     shell.run_while(lambda: "offer" in shell.kinds())
     assert len(shell.running) == 4
+
+
+@pytest.mark.parametrize(("at_once", "sizes"), [(True, [4]), (False, [1])])
+def test_groups_that_are_completed_at_once_share_a_hand_off(at_once, sizes):
+    shell = make(groups_per_update=4, workers=(("a", 8),))
+    shell.run_while(lambda: set(shell.kinds()) & {"offer", "sample"}, last("score"))
+    scores = [
+        records.SampleScored(
+            now_s=0.0, id=SampleId(f"p{n}", 0, g), attempt=0, value=float(g)
+        )
+        for n in range(4)
+        for g in range(2)
+    ]
+    calls = [scores] if at_once else [[score] for score in scores]
+    effects = [effect for call in calls for effect in shell.pipeline.apply(*call)]
+    handed = [e.groups for e in effects if isinstance(e, records.AccumulateGroups)]
+    assert [len(groups) for groups in handed] == sizes

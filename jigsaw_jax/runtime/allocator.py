@@ -27,5 +27,5 @@ def keep_freed_memory() -> bool:
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         options = ((M_ARENA_MAX, 1), (M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, LARGEST_INT))
-        return all([mallopt(name, value) == 1 for name, value in options])
+        return all(mallopt(name, value) == 1 for name, value in options)
     return False

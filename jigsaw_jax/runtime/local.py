@@ -132,8 +132,11 @@ class LocalRuntime:
                 break
 
     def _batches(self) -> Iterator[list[Any]]:
-        """Everything that came, in order; reports on samples that came together at
-        once, so that the groups which they complete share a hand-off."""
+        """Everything that came, in order.
+
+        Reports on samples that came together are one batch, so that the groups which
+        they complete share a hand-off.
+        """
         while True:
             items = [self._events.get()]
             with contextlib.suppress(queue.Empty):

@@ -22,6 +22,7 @@ import jax
 import numpy as np
 
 from jigsaw_jax import settings
+from jigsaw_jax.settings import sizes
 from jigsaw_jax.train.sequences import Trajectory
 from jigsaw_jax.types import Bool, Float, Int
 
@@ -78,17 +79,11 @@ def shapes_of(train: settings.Train) -> Shapes:
     Halving stops where rows would no longer divide over the devices. A row's share of
     trained places is that of the longest trajectory.
     """
-    learner, sampler = train.learner, train.sampler
-    devices = train.mesh.data * train.mesh.fsdp
-    rows = [learner.rows]
-    while len(rows) < learner.row_shapes and rows[-1] % (2 * devices) == 0:
-        rows.append(rows[-1] // 2)
-    trained = -(-learner.row_tokens * sampler.new_tokens_max // sampler.length_max)
     return Shapes(
-        rows=tuple(rows),
-        row_tokens=learner.row_tokens,
-        row_trained=min(trained, learner.row_tokens),
-        min_fill=learner.min_fill,
+        rows=tuple(rows for rows, _ in sizes.row_shapes(train)),
+        row_tokens=train.learner.row_tokens,
+        row_trained=sizes.row_trained(train),
+        min_fill=train.learner.min_fill,
     )
 
 

@@ -57,7 +57,12 @@ def memory_bytes(train: Train) -> dict[str, int]:
 
 
 def row_trained(train: Train) -> int:
-    """Places of a row for sampled tokens: the share that a longest trajectory has."""
+    """Places of a row for sampled tokens: the share that a longest trajectory has.
+
+    Behind a shared prompt there can be any number of completions: all of a row.
+    """
+    if train.learner.shared_prefix:
+        return train.learner.row_tokens
     tokens, sampler = train.learner.row_tokens, train.sampler
     return min(-(-tokens * sampler.new_tokens_max // sampler.length_max), tokens)
 

@@ -6,6 +6,7 @@ import sys
 
 from jigsaw_jax import config
 from jigsaw_jax.config import places
+from jigsaw_jax.runtime.allocator import restart_with_huge_pages
 from jigsaw_jax.settings import Train, sizes
 
 
@@ -13,7 +14,7 @@ def main(argv: list[str] | None = None) -> int:
     """Check the configuration, then train in this process.
 
     Args:
-      argv: arguments; None takes the process's.
+      argv: arguments; None takes the process's, which may then start anew once.
 
     Returns:
       Exit code: 0, 1 where the run can't go on, 2 where it is refused.
@@ -31,6 +32,8 @@ def main(argv: list[str] | None = None) -> int:
     except config.ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
+    if argv is None:
+        restart_with_huge_pages()
     return _train(loaded, run_dir, resume=resume)
 
 

@@ -150,12 +150,13 @@ def pack(sequences: Sequence[Trajectory], shapes: Shapes) -> list[Batch]:
 
 def units(sequences: Sequence[Trajectory], shapes: Shapes) -> list[Unit]:
     """Sequences, or as much of each group as fits in a row behind its prompt."""
-    if not shapes.shares_prefix:
-        return [Unit(sequences=(sequence,), num_prompt=0) for sequence in sequences]
     groups: dict[int, list[Trajectory]] = {}
-    for sequence in sequences:
-        groups.setdefault(sequence.group, []).append(sequence)
     found = []
+    for sequence in sequences:
+        if shapes.shares_prefix and sequence.num_prompt:
+            groups.setdefault(sequence.group, []).append(sequence)
+        else:
+            found.append(Unit(sequences=(sequence,), num_prompt=0))
     for group in groups.values():
         num_prompt = group[0].num_prompt
         alone = [Unit(sequences=(one,), num_prompt=num_prompt) for one in group]

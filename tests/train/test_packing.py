@@ -1,6 +1,7 @@
 """Packing: the layout of a row by hand, and what must hold for any sequences."""
 
 import collections
+import dataclasses
 
 import numpy as np
 import pytest
@@ -90,6 +91,17 @@ def test_the_layout_of_a_shared_prompt():
     assert batch.index_RM[0].tolist() == [2, 3, 4, 2, 5, 6, 0, 0, 0]
     assert batch.sequence_ids_RM[0].tolist() == [2, 2, 2, 3, 5, 5, 0, 0, 0]
     assert batch.places_RM[0].tolist() == [7, 7, 7, 8, 0, 0, 0, 0, 0]
+
+
+def test_what_shares_no_prompt_stands_alone():
+    pairs = [from_pair((i,), (i + 1, i + 2)) for i in range(4)]
+    alone, shared = (
+        packing.pack(pairs, dataclasses.replace(SHAPES, shares_prefix=shares))
+        for shares in (False, True)
+    )
+    for one, other in zip(alone, shared, strict=True):
+        assert one.segment_ids_RT.tolist() == other.segment_ids_RT.tolist()
+        assert other.prefix_ids_RT.tolist() == other.segment_ids_RT.tolist()
 
 
 def test_a_group_larger_than_a_row_repeats_its_prompt():

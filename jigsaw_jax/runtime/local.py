@@ -125,12 +125,13 @@ class LocalRuntime:
         self._carry(crew.pipeline.start(now_s))
         slots = self._train.sampler.slots
         self._apply(records.WorkerJoined(now_s=now_s, worker="local", slots=slots))
-        for items in self._batches():
+        batches = self._batches()
+        # A run that had ended when it was resumed is finished before any event.
+        while self._finished is None:
+            items = next(batches)
             started_s = self._clock.now_s()
             self._take(items)
             self._record.control_s += self._clock.now_s() - started_s
-            if self._finished is not None:
-                break
 
     def _batches(self) -> Iterator[list[Any]]:
         """Everything that came, in order.

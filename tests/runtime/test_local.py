@@ -171,3 +171,15 @@ def test_nothing_compiles_after_the_warm_up_and_logprobs_agree(tmp_path):
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["compilations_after_warmup"] == 0
     assert 0 < summary["logprob_abs_diff_max"] < 1e-5
+
+
+def test_a_run_that_has_ended_ends_again_at_once(tmp_path):
+    train = make_train(updates=1)
+    run(train, tmp_path)
+    # Without this alarm a run that waits for an event would wait for ever.
+    signal.alarm(60)
+    try:
+        again = run(train, tmp_path)
+    finally:
+        signal.alarm(0)
+    assert again._crew.pipeline.updates_done == 1

@@ -69,6 +69,7 @@ def _train(loaded: config.Loaded, run_dir: pathlib.Path, *, resume: bool) -> int
     except ValueError as error:
         sys.stderr.write(f"{error}\n")
         return 2
+    from jigsaw_jax.runtime.build import RefusedError
     from jigsaw_jax.runtime.local import LocalRuntime
     from jigsaw_jax.store.files import StoreError
 
@@ -76,6 +77,9 @@ def _train(loaded: config.Loaded, run_dir: pathlib.Path, *, resume: bool) -> int
         return LocalRuntime(
             loaded.train, run_dir=run_dir, resume=resume, operative=loaded.operative
         ).run()
+    except RefusedError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
     except StoreError as error:
         sys.stderr.write(f"{error}\n")
         return 1

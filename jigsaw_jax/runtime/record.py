@@ -1,5 +1,6 @@
 """What a run leaves behind: logs, checkpoints and the summary, joined to its clock."""
 
+import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from jigsaw_jax.schedule.pipeline import Pipeline
 from jigsaw_jax.settings import Train
 from jigsaw_jax.store import checkpoint, summary
 from jigsaw_jax.store.evaluations import EvaluationLog
+from jigsaw_jax.store.files import StoreError
 from jigsaw_jax.store.journal import EventLog
 from jigsaw_jax.store.metrics import MetricsLog
 from jigsaw_jax.store.rollouts import RolloutLog, rollout_rows
@@ -213,6 +215,10 @@ class Record:
 
     def abandon(self) -> None:
         """Close the logs of a run that an error ended; the last commit stands."""
+        # A save under way ends first: cut off by the interpreter's end, Orbax fills
+        # the terminal with errors of its own.
+        with contextlib.suppress(StoreError):
+            self._checkpoints.close()
         self._metrics.close()
         self.journal.close()
         self._dir.unlock()

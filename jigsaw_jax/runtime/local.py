@@ -162,7 +162,10 @@ class LocalRuntime:
         if isinstance(event, records.VersionPublished):
             start_s = self._publish_started_s.pop(event.version)
             self._record.published(event.version, start_s, event.now_s)
-        effects = self._crew.pipeline.apply(event)
+        pipeline = self._crew.pipeline
+        # The step may end its round, whose last update it still is.
+        standing = {"version": pipeline.version, "round": pipeline.round}
+        effects = pipeline.apply(event)
         if not isinstance(event, records.UpdateStepped):
             self._carry(effects)
             if isinstance(event, records.VersionPublished):
@@ -172,7 +175,7 @@ class LocalRuntime:
         # a checkpoint holds includes this update's record.
         late = (records.WriteCheckpoint, records.Finish)
         self._carry(effect for effect in effects if not isinstance(effect, late))
-        self._log_update(event)
+        self._log_update(event, standing)
         self._carry(effect for effect in effects if isinstance(effect, late))
 
     def _carry(self, effects: Iterable[Effect]) -> None:
@@ -254,9 +257,12 @@ class LocalRuntime:
     def _finish(self, effect: records.Finish) -> None:
         self._finished = effect
 
-    def _log_update(self, event: records.UpdateStepped) -> None:
+    def _log_update(
+        self, event: records.UpdateStepped, standing: dict[str, int]
+    ) -> None:
         record, groups = self._record.stepped(
             event,
+            standing,
             pipeline=self._crew.pipeline,
             learner=self._crew.learner,
             sampler=self._crew.sampler,

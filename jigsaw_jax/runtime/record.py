@@ -163,20 +163,32 @@ class Record:
     def stepped(
         self,
         event: UpdateStepped,
+        standing: Mapping[str, int],
         *,
         pipeline: Pipeline,
         learner: LearnerWorker,
         sampler: SamplerWorker,
         timeouts: int,
     ) -> tuple[dict[str, Any], list[Group]]:
-        """Log an update; returns its record and the groups that it trained."""
+        """Log an update.
+
+        Args:
+          event: the step.
+          standing: version and round in which it stepped.
+          pipeline: after the step.
+          learner: for its metrics and times.
+          sampler: for its times.
+          timeouts: scores that hung, so far.
+
+        Returns:
+          The update's record and the groups that it trained.
+        """
         groups, record = self._tally.stepped(
             event, learner.busy, sampler.busy, staleness=pipeline.staleness
         )
         self._tally.first_step(event.now_s, process_age_s())
         record |= {
-            "version": pipeline.version,
-            "round": pipeline.round,
+            **standing,
             "time_s": process_age_s(),
             "reward/timeouts": timeouts,
             **{f"ledger/{k}": v for k, v in pipeline.ledger_counts().items()},

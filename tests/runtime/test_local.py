@@ -183,3 +183,12 @@ def test_a_run_that_has_ended_ends_again_at_once(tmp_path):
     finally:
         signal.alarm(0)
     assert again._crew.pipeline.updates_done == 1
+
+
+def test_an_update_is_logged_in_the_round_and_version_that_it_trained(tmp_path):
+    run(make_train(updates=5, size=2), tmp_path)
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    # Two updates a round, and a version after each round.
+    assert [row["round"] for row in rows] == [0, 0, 1, 1, 2]
+    assert [row["version"] for row in rows] == [0, 0, 1, 1, 2]

@@ -352,7 +352,9 @@ class LocalRuntime:
         num_compilations = compilations.count
         if crew.pipeline.updates_done >= self._train.updates:
             params = crew.publisher.load(crew.parts.learner.export_params())
-            crew.loop.set_params(params, crew.pipeline.version)
+            # The last weights are new to the sampler unless they were published.
+            is_new = not crew.learner.is_published
+            crew.loop.set_params(params, crew.pipeline.version + is_new)
             self._evaluate_idle("after")
         self._record.close(pipeline=crew.pipeline, compilations=num_compilations)
         if self._finished.error is not None:

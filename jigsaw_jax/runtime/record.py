@@ -244,7 +244,7 @@ class Record:
         self._dir.write_summary(
             {
                 "updates": pipeline.updates_done,
-                "rounds": pipeline.round,
+                "rounds": pipeline.rounds_trained,
                 "versions": pipeline.version,
                 "groups_committed": pipeline.groups_committed,
                 "groups_dropped": pipeline.dropped_reasons(),

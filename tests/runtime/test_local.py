@@ -192,3 +192,4 @@ def test_an_update_is_logged_in_the_round_and_version_that_it_trained(tmp_path):
     # Two updates a round, and a version after each round.
     assert [row["round"] for row in rows] == [0, 0, 1, 1, 2]
     assert [row["version"] for row in rows] == [0, 0, 1, 1, 2]
+    assert json.loads((tmp_path / "summary.json").read_text())["rounds"] == 3

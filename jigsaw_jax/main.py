@@ -16,7 +16,8 @@ def main(argv: list[str] | None = None) -> int:
       argv: arguments; None takes the process's.
 
     Returns:
-      Exit code: 0, 1 where the run can't go on, 2 where it is refused.
+      Exit code: 0, 1 where the run can't go on, 2 where it is refused, 130 where it
+      is interrupted while it starts or when it has trained.
     """
     args = _parser().parse_args(argv)
     run_dir = pathlib.Path(args.run_dir or f"runs/{pathlib.Path(args.gin[-1]).stem}")
@@ -31,7 +32,12 @@ def main(argv: list[str] | None = None) -> int:
     except config.ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    return _train(loaded, run_dir, resume=resume)
+    try:
+        return _train(loaded, run_dir, resume=resume)
+    except KeyboardInterrupt:
+        # Between its first and its last update, a run takes Ctrl-C itself.
+        sys.stderr.write("stopped; the same command goes on from what is saved\n")
+        return 130
 
 
 def summary(train: Train) -> str:

@@ -365,6 +365,8 @@ class LocalRuntime:
     def _stop_requested(self) -> None:
         self._stops += 1
         if self._stops > 1:
+            # The live line hides the cursor, and nothing after this would show it.
+            self._progress.stop()
             self._crew.pool.close()
             os._exit(130)
         self._progress.say(

@@ -193,3 +193,24 @@ def test_an_update_is_logged_in_the_round_and_version_that_it_trained(tmp_path):
     assert [row["round"] for row in rows] == [0, 0, 1, 1, 2]
     assert [row["version"] for row in rows] == [0, 0, 1, 1, 2]
     assert json.loads((tmp_path / "summary.json").read_text())["rounds"] == 3
+
+
+def test_a_second_ctrl_c_shows_the_cursor_again_before_it_ends(tmp_path, monkeypatch):
+    runtime = LocalRuntime(
+        make_train(updates=50), run_dir=tmp_path, resume=True, operative=""
+    )
+    stopped = []
+    show, stop = runtime._progress.show, runtime._progress.stop
+    monkeypatch.setattr(runtime._progress, "stop", lambda: (stopped.append(1), stop()))
+    # The process is to go on here, so what would end it only notes its code.
+    codes = []
+    monkeypatch.setattr(os, "_exit", lambda code: codes.append((code, len(stopped))))
+
+    def interrupt(record):
+        show(record)
+        for _ in range(2 - len(codes)):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    runtime._progress.show = interrupt
+    runtime.run()
+    assert codes[0] == (130, 1)

@@ -31,6 +31,10 @@ from jigsaw_jax.runtime.scoring import ScoringDesk
 from jigsaw_jax.runtime.start import Crew, start
 from jigsaw_jax.runtime.threads import ThreadFailed
 from jigsaw_jax.settings import Train
+from jigsaw_jax.store.files import StoreError
+
+# What a thread may take to end the command that it is at.
+STOP_S = 30.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,6 +113,9 @@ class LocalRuntime:
             return self._end(crew, compilations)
         finally:
             crew.pool.close()
+            # A thread inside a device call when the interpreter ends aborts it.
+            for worker in (crew.learner, crew.sampler):
+                worker.thread.stop(STOP_S)
             self._progress.stop()
 
     # The control loop.
@@ -150,6 +157,8 @@ class LocalRuntime:
     def _take(self, items: list[Any]) -> None:
         first = items[0]
         if isinstance(first, ThreadFailed):
+            if isinstance(first.error, StoreError):
+                raise first.error
             raise RuntimeError(f"the {first.thread} thread failed") from first.error
         if isinstance(first, EvaluationSampled):
             self._log_evaluation(first)

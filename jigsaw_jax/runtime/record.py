@@ -228,11 +228,11 @@ class Record:
     def abandon(self) -> None:
         """Close the logs of a run that an error ended; the last commit stands."""
         # A save under way ends first: cut off by the interpreter's end, Orbax fills
-        # the terminal with errors of its own.
-        with contextlib.suppress(StoreError):
-            self._checkpoints.close()
-        self._metrics.close()
-        self.journal.close()
+        # the terminal with errors of its own. What can't be closed, on a full disk
+        # say, must not hide why the run ended.
+        for log in (self._checkpoints, self._rollouts, self._metrics, self.journal):
+            with contextlib.suppress(StoreError):
+                log.close()
         self._dir.unlock()
 
     def close(self, *, pipeline: Pipeline, compilations: int) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import signal
+import threading
 
 import jax
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from jigsaw_jax import settings
 from jigsaw_jax.runtime.local import LocalRuntime
 from jigsaw_jax.store.checkpoint import Checkpoints
+from jigsaw_jax.store.files import StoreError
 
 pytestmark = pytest.mark.slow
 
@@ -214,3 +216,25 @@ def test_a_second_ctrl_c_shows_the_cursor_again_before_it_ends(tmp_path, monkeyp
     runtime._progress.show = interrupt
     runtime.run()
     assert codes[0] == (130, 1)
+
+
+def test_a_disk_that_refuses_a_checkpoint_ends_the_run_with_what_the_store_says(
+    tmp_path, monkeypatch
+):
+    runtime = LocalRuntime(
+        make_train(updates=500), run_dir=tmp_path, resume=True, operative=""
+    )
+    save = runtime._record.save
+
+    def refuse(updates, *args, **kwargs):
+        if updates == 2:
+            raise StoreError("cannot save checkpoint 2: No space left on device")
+        save(updates, *args, **kwargs)
+
+    monkeypatch.setattr(runtime._record, "save", refuse)
+    with pytest.raises(StoreError, match="No space left"):
+        runtime.run()
+    alive = {thread.name for thread in threading.enumerate()}
+    assert not alive & {"learner", "sampler"}
+    # And what was saved before stands.
+    assert run(make_train(updates=3), tmp_path)._crew.is_resumed

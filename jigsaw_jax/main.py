@@ -17,7 +17,8 @@ def main(argv: list[str] | None = None) -> int:
       argv: arguments; None takes the process's, which may then start anew once.
 
     Returns:
-      Exit code: 0, 1 where the run can't go on, 2 where it is refused.
+      Exit code: 0, 1 where the run can't go on, 2 where it is refused, 130 where it
+      is interrupted while it starts or when it has trained.
     """
     args = _parser().parse_args(argv)
     run_dir = pathlib.Path(args.run_dir or f"runs/{pathlib.Path(args.gin[-1]).stem}")
@@ -34,7 +35,12 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     if argv is None:
         restart_with_huge_pages()
-    return _train(loaded, run_dir, resume=resume)
+    try:
+        return _train(loaded, run_dir, resume=resume)
+    except KeyboardInterrupt:
+        # Between its first and its last update, a run takes Ctrl-C itself.
+        sys.stderr.write("stopped; the same command goes on from what is saved\n")
+        return 130
 
 
 def summary(train: Train) -> str:
@@ -72,6 +78,7 @@ def _train(loaded: config.Loaded, run_dir: pathlib.Path, *, resume: bool) -> int
     except ValueError as error:
         sys.stderr.write(f"{error}\n")
         return 2
+    from jigsaw_jax.runtime.build import RefusedError
     from jigsaw_jax.runtime.local import LocalRuntime
     from jigsaw_jax.store.files import StoreError
 
@@ -79,6 +86,9 @@ def _train(loaded: config.Loaded, run_dir: pathlib.Path, *, resume: bool) -> int
         return LocalRuntime(
             loaded.train, run_dir=run_dir, resume=resume, operative=loaded.operative
         ).run()
+    except RefusedError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
     except StoreError as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -31,6 +31,10 @@ from jigsaw_jax.runtime.scoring import ScoringDesk
 from jigsaw_jax.runtime.start import Crew, start
 from jigsaw_jax.runtime.threads import ThreadFailed
 from jigsaw_jax.settings import Train
+from jigsaw_jax.store.files import StoreError
+
+# What a thread may take to end the command that it is at.
+STOP_S = 30.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,6 +113,9 @@ class LocalRuntime:
             return self._end(crew, compilations)
         finally:
             crew.pool.close()
+            # A thread inside a device call when the interpreter ends aborts it.
+            for worker in (crew.learner, crew.sampler):
+                worker.thread.stop(STOP_S)
             self._progress.stop()
 
     # The control loop.
@@ -125,12 +132,13 @@ class LocalRuntime:
         self._carry(crew.pipeline.start(now_s))
         slots = self._train.sampler.slots
         self._apply(records.WorkerJoined(now_s=now_s, worker="local", slots=slots))
-        for items in self._batches():
+        batches = self._batches()
+        # A run that had ended when it was resumed is finished before any event.
+        while self._finished is None:
+            items = next(batches)
             started_s = self._clock.now_s()
             self._take(items)
             self._record.control_s += self._clock.now_s() - started_s
-            if self._finished is not None:
-                break
 
     def _batches(self) -> Iterator[list[Any]]:
         """Everything that came, in order.
@@ -149,6 +157,8 @@ class LocalRuntime:
     def _take(self, items: list[Any]) -> None:
         first = items[0]
         if isinstance(first, ThreadFailed):
+            if isinstance(first.error, StoreError):
+                raise first.error
             raise RuntimeError(f"the {first.thread} thread failed") from first.error
         if isinstance(first, EvaluationSampled):
             self._log_evaluation(first)
@@ -161,7 +171,10 @@ class LocalRuntime:
         if isinstance(event, records.VersionPublished):
             start_s = self._publish_started_s.pop(event.version)
             self._record.published(event.version, start_s, event.now_s)
-        effects = self._crew.pipeline.apply(event)
+        pipeline = self._crew.pipeline
+        # The step may end its round, whose last update it still is.
+        standing = {"version": pipeline.version, "round": pipeline.round}
+        effects = pipeline.apply(event)
         if not isinstance(event, records.UpdateStepped):
             self._carry(effects)
             if isinstance(event, records.VersionPublished):
@@ -171,7 +184,7 @@ class LocalRuntime:
         # a checkpoint holds includes this update's record.
         late = (records.WriteCheckpoint, records.Finish)
         self._carry(effect for effect in effects if not isinstance(effect, late))
-        self._log_update(event)
+        self._log_update(event, standing)
         self._carry(effect for effect in effects if isinstance(effect, late))
 
     def _carry(self, effects: Iterable[Effect]) -> None:
@@ -253,9 +266,12 @@ class LocalRuntime:
     def _finish(self, effect: records.Finish) -> None:
         self._finished = effect
 
-    def _log_update(self, event: records.UpdateStepped) -> None:
+    def _log_update(
+        self, event: records.UpdateStepped, standing: dict[str, int]
+    ) -> None:
         record, groups = self._record.stepped(
             event,
+            standing,
             pipeline=self._crew.pipeline,
             learner=self._crew.learner,
             sampler=self._crew.sampler,
@@ -345,7 +361,9 @@ class LocalRuntime:
         num_compilations = compilations.count
         if crew.pipeline.updates_done >= self._train.updates:
             params = crew.publisher.load(crew.parts.learner.export_params())
-            crew.loop.set_params(params, crew.pipeline.version)
+            # The last weights are new to the sampler unless they were published.
+            is_new = not crew.learner.is_published
+            crew.loop.set_params(params, crew.pipeline.version + is_new)
             self._evaluate_idle("after")
         self._record.close(pipeline=crew.pipeline, compilations=num_compilations)
         if self._finished.error is not None:
@@ -356,6 +374,8 @@ class LocalRuntime:
     def _stop_requested(self) -> None:
         self._stops += 1
         if self._stops > 1:
+            # The live line hides the cursor, and nothing after this would show it.
+            self._progress.stop()
             self._crew.pool.close()
             os._exit(130)
         self._progress.say(

@@ -1,0 +1,70 @@
+"""A stand-in for JetStream with just its abstract class, made from a recorded table."""
+
+import abc
+import dataclasses
+import importlib
+import importlib.util
+import sys
+import types
+
+from tests.jetstream import api
+
+ADAPTER = "jigsaw_jax.sample.jetstream_adapter"
+
+
+def _engine_class(table):
+    def abstract(entry):
+        def method(self):
+            raise AssertionError("an abstract method must not be called")
+
+        method = abc.abstractmethod(method)
+        return property(method) if entry is None else method
+
+    names = set(table) - set(api.NOT_ABSTRACT)
+    return abc.ABCMeta("Engine", (), {name: abstract(table[name]) for name in names})
+
+
+def _pad_tokens(tokens, bos_id, pad_id, is_bos=True, max_prefill_length=16):
+    """All to one length; the conformance test runs JetStream's own."""
+    tokens = [bos_id, *tokens] if is_bos else list(tokens)
+    kept = tokens[-max_prefill_length:]
+    padding = [pad_id] * (max_prefill_length - len(kept))
+    return kept + padding, len(tokens)
+
+
+def adapter(monkeypatch, table):
+    """A copy of the adapter's module that has found a JetStream of this table."""
+    modules = {
+        "jetstream": types.ModuleType("jetstream"),
+        "jetstream.engine": types.ModuleType("jetstream.engine"),
+        "jetstream.engine.engine_api": types.SimpleNamespace(
+            Engine=_engine_class(table),
+            ResultTokens=dataclasses.make_dataclass("ResultTokens", api.RESULT_FIELDS),
+        ),
+        "jetstream.engine.tokenizer_api": types.SimpleNamespace(Tokenizer=object),
+        "jetstream.engine.token_utils": types.SimpleNamespace(pad_tokens=_pad_tokens),
+        "jetstream.engine.tokenizer_pb2": types.SimpleNamespace(
+            TokenizerParameters=types.SimpleNamespace
+        ),
+    }
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    spec = importlib.util.find_spec(ADAPTER)
+    assert spec is not None
+    assert spec.loader is not None
+    copy = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(copy)
+    return copy
+
+
+def absent(monkeypatch):
+    """A copy of the adapter's module that has found no JetStream."""
+    for name in ("engine_api", "tokenizer_api", "token_utils", "tokenizer_pb2"):
+        monkeypatch.setitem(sys.modules, f"jetstream.engine.{name}", None)
+    monkeypatch.setitem(sys.modules, "jetstream", types.ModuleType("jetstream"))
+    spec = importlib.util.find_spec(ADAPTER)
+    assert spec is not None
+    assert spec.loader is not None
+    copy = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(copy)
+    return copy

@@ -1,7 +1,7 @@
-"""Our engine as JetStream's `Engine`: that of release 0.2.2 and that of its last main.
+"""Our engine as JetStream's `Engine`, that of release 0.2.2 and of its last main.
 
-    ReleaseEngine  prefill ──> prefix                  insert  generate: tokens 1, 2, ...
-    MainEngine     prefill ──> prefix and token 1      insert  generate: tokens 2, 3, ...
+    ReleaseEngine  prefill ──> prefix               insert  generate ──> tokens 1, 2, ..
+    MainEngine     prefill ──> prefix and token 1   insert  generate ──> tokens 2, 3, ..
 
 Release 0.2.2 samples a sequence's first token in `generate`, main in `prefill`. An
 exception in a thread of JetStream's driver ends the process, so what a client can

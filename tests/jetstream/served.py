@@ -6,6 +6,8 @@ import functools
 
 import numpy as np
 
+from jigsaw_jax import model
+from jigsaw_jax.data import byte_tokenizer
 from jigsaw_jax.data.byte_tokenizer import ByteTokenizer
 from jigsaw_jax.records import SampleId
 from jigsaw_jax.sample.engine import Engine
@@ -23,6 +25,7 @@ SAMPLER = Sampler(
     temperature=0.0,
 )
 TOKENIZER = ByteTokenizer()
+BOS = byte_tokenizer.BOS
 PROMPT_LENGTHS = (1, 2, 3, 7, 15, 16, 17, 24, 31, 32)
 
 
@@ -36,8 +39,6 @@ class Request:
 
 @functools.cache
 def params():
-    from jigsaw_jax import model
-
     return model.init_params(DECODER, 3)
 
 
@@ -55,7 +56,7 @@ def requests(num=24, seed=0):
         length = PROMPT_LENGTHS[i % len(PROMPT_LENGTHS)]
         words = rng.integers(0, 256, length - 1).tolist()
         cap = (12, 5, 100, 1)[i % 4]
-        found.append(Request((TOKENIZER.bos_id, *words), cap))
+        found.append(Request((BOS, *words), cap))
     return found
 
 

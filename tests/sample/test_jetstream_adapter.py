@@ -106,7 +106,7 @@ def _decode(engine, params, state, slots):
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_driver_of_either_version_gets_what_our_loop_returns(monkeypatch, version):
     module = stub.adapter(monkeypatch, VERSIONS[version][0])
-    ours = served.engine(served.stop_token())
+    ours = served.engine(served.stop_token(), prompt_buckets=(32,))
     engine = getattr(module, version)(ours, served.params(), TOKENIZER)
     requests = [r for r in served.requests() if r.max_tokens >= 12][:9]
     expected = served.by_our_loop(ours, requests)
@@ -135,7 +135,7 @@ def test_a_driver_of_either_version_gets_what_our_loop_returns(monkeypatch, vers
 
 def test_samples_of_one_prompt_have_the_tokens_of_single_prefills(monkeypatch):
     module = stub.adapter(monkeypatch, api.MAIN)
-    ours = served.engine(temperature=1.0)
+    ours = served.engine(temperature=1.0, prompt_buckets=(32,))
     engine = module.MainEngine(ours, served.params(), TOKENIZER)
     params, request, slots = engine.load_params(), served.requests()[5], [3, 0, 2]
     prefix, first = engine.prefill_multisampling(

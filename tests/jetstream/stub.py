@@ -2,12 +2,14 @@
 
 import abc
 import dataclasses
+import importlib
 import importlib.util
 import sys
 import types
 
 from tests.jetstream import api
 
+TOKENIZER = "jigsaw_jax.sample.jetstream_tokenizer"
 ADAPTER = "jigsaw_jax.sample.jetstream_adapter"
 
 
@@ -46,7 +48,7 @@ def adapter(monkeypatch, table):
     }
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
-    return _copy()
+    return _copy(monkeypatch)
 
 
 def absent(monkeypatch):
@@ -54,13 +56,19 @@ def absent(monkeypatch):
     for name in ("engine_api", "tokenizer_api", "token_utils", "tokenizer_pb2"):
         monkeypatch.setitem(sys.modules, f"jetstream.engine.{name}", None)
     monkeypatch.setitem(sys.modules, "jetstream", types.ModuleType("jetstream"))
-    return _copy()
+    return _copy(monkeypatch)
 
 
-def _copy():
-    spec = importlib.util.find_spec(ADAPTER)
-    assert spec is not None
-    assert spec.loader is not None
-    copy = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(copy)
-    return copy
+def _copy(monkeypatch):
+    """Both modules anew; those that others have imported stay as they are."""
+    package = importlib.import_module("jigsaw_jax.sample")
+    for name in (TOKENIZER, ADAPTER):
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        # So that the adapter finds the new tokenizer.
+        monkeypatch.setitem(sys.modules, name, module)
+        monkeypatch.setattr(package, name.rpartition(".")[2], module, raising=False)
+        spec.loader.exec_module(module)
+    return sys.modules[ADAPTER]

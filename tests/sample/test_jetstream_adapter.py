@@ -12,6 +12,7 @@ import pytest
 from jigsaw_jax.data.byte_tokenizer import ByteTokenizer
 from jigsaw_jax.sample import jetstream_adapter
 from jigsaw_jax.sample.engine import Engine
+from jigsaw_jax.sample.jetstream_tokenizer import NO_TOKEN
 from jigsaw_jax.sample.result_tokens import ResultTokens
 from tests.jetstream import api, served, stub
 
@@ -176,7 +177,7 @@ def test_what_a_client_can_send_becomes_a_prompt(monkeypatch):
     assert prompt([0, 0], 0) == [tokenizer.pad_id]
     # A model without BOS.
     tokenizer.bos_id = None
-    assert engine.build_tokenizer(None).bos_id == jetstream_adapter.NO_TOKEN
+    assert engine.build_tokenizer(None).bos_id == NO_TOKEN
     assert prompt([-1, 5, 6, 0], 3) == [5, 6]
     assert prompt([-1, 0], 1) == [tokenizer.pad_id]
 

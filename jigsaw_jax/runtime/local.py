@@ -23,7 +23,7 @@ from jigsaw_jax import records
 from jigsaw_jax.records import Effect, Event, Sample, SampleId, Score
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.compilations import CompilationCounter
-from jigsaw_jax.runtime.evaluation import completion_text
+from jigsaw_jax.runtime.evaluation import completion_pieces, completion_text
 from jigsaw_jax.runtime.payloads import Payloads
 from jigsaw_jax.runtime.progress import Progress
 from jigsaw_jax.runtime.record import Record
@@ -66,6 +66,7 @@ class LocalRuntime:
             operative=operative,
             clock=self._clock,
             text=self._text,
+            pieces=self._pieces,
         )
         self._stops = 0
         self._publish_started_s: dict[int, float] = {}
@@ -266,6 +267,9 @@ class LocalRuntime:
 
     def _text(self, sample: Sample) -> str:
         return completion_text(self._crew.parts.tokenizer, sample)
+
+    def _pieces(self, sample: Sample) -> list[str]:
+        return completion_pieces(self._crew.parts.tokenizer, sample)
 
     def _save(
         self,

@@ -44,6 +44,7 @@ class Record:
       operative: the configuration as text.
       clock: of the run.
       text: a completion as people read it.
+      pieces: the text of each of its tokens.
 
     Attributes:
       journal: the event log.
@@ -59,9 +60,11 @@ class Record:
         operative: str,
         clock: Clock,
         text: Callable[[Sample], str],
+        pieces: Callable[[Sample], list[str]],
     ) -> None:
         self._train = train
         self._text = text
+        self._pieces = pieces
         self._clock = clock
         self._dir = RunDir(path)
         self._dir.lock()
@@ -187,7 +190,8 @@ class Record:
         rows = []
         for group in groups:
             texts = [self._text(sample) for sample in group.samples]
-            rows += rollout_rows(group, update=update, texts=texts)
+            pieces = [self._pieces(sample) for sample in group.samples]
+            rows += rollout_rows(group, update=update, texts=texts, pieces=pieces)
         self._rollouts.write(update, rows)
 
     def evaluated(self, updates: int, result: Result) -> None:

@@ -1,5 +1,6 @@
 """Whole runs in one process: what was sampled and trained, by mode and by resume."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -216,6 +217,23 @@ def test_a_second_ctrl_c_shows_the_cursor_again_before_it_ends(tmp_path, monkeyp
     runtime._progress.show = interrupt
     runtime.run()
     assert codes[0] == (130, 1)
+
+
+def test_evaluations_longer_than_an_update_do_not_meet(tmp_path):
+    # 40 completions in 6 slots outlast an update of 3 x 4 that was under way.
+    train = make_train(updates=8, mode="async", staleness_max=2)
+    train = dataclasses.replace(
+        train,
+        data=dataclasses.replace(train.data, held_out=20),
+        evaluation=settings.Evaluation(every=1, samples=2),
+    )
+    run(train, tmp_path)
+    lines = (tmp_path / "evaluations.jsonl").read_text().splitlines()
+    updates = [json.loads(line)["updates"] for line in lines]
+    assert updates[0] == 0
+    assert updates[-1] == 8
+    assert len(updates) > 2
+    assert updates == sorted(set(updates))
 
 
 def test_a_disk_that_refuses_a_checkpoint_ends_the_run_with_what_the_store_says(

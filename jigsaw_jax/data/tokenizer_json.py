@@ -32,7 +32,7 @@ def open_json(tokenizer: settings.Tokenizer) -> BpeTokenizer:
         raise FileNotFoundError(f"Tokenizer.path must be a file, got {str(path)!r}")
     try:
         model = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         # The library raises nothing more special.
         raise ValueError(
             f"Tokenizer.path must be a tokenizer.json, got {str(path)!r}: {error}"

@@ -107,8 +107,26 @@ def test_ordered_runs_are_bitwise_equal(tmp_path):
     assert_close(final_params(first), final_params(second), 0)
 
 
-def test_a_stopped_and_resumed_run_ends_as_one_that_was_never_stopped(tmp_path):
+@pytest.mark.parametrize(
+    "objective",
+    [
+        settings.Objective(),
+        # The reference, the round's frozen weights and the whole update's statistic.
+        settings.Objective(
+            advantage="reinforce_pp",
+            kl="k3",
+            kl_coefficient=0.1,
+            kl_placement="reward",
+            old_policy="recompute",
+            mismatch="truncate",
+        ),
+    ],
+)
+def test_a_stopped_and_resumed_run_ends_as_one_that_was_never_stopped(
+    tmp_path, objective
+):
     train = make_train(updates=8, size=2, reduction="ordered")
+    train = dataclasses.replace(train, objective=objective)
     whole = run(train, tmp_path / "whole")
     # Three updates are one round and a half, so the round's weights are restored.
     for update in (2, 4):

@@ -5,6 +5,7 @@ import pathlib
 import sys
 
 from jigsaw_jax import config
+from jigsaw_jax.config import places
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -24,6 +25,12 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     try:
         loaded = config.load([str(saved), *args.gin], args.set)
+        places.check_files(loaded.train)
+        if not loaded.train.data.held_out:
+            raise config.ConfigError(
+                "Data.held_out must be at least 1 to evaluate, got 0: the run trained "
+                "on all of its problems"
+            )
     except config.ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -73,6 +73,7 @@ class LocalRuntime:
             pieces=self._pieces,
         )
         self._stops = 0
+        self._is_evaluating = False
         self._publish_started_s: dict[int, float] = {}
         self._finished: records.Finish | None = None
 
@@ -329,10 +330,15 @@ class LocalRuntime:
         )
 
     def _evaluate_when_due(self) -> None:
-        """Evaluate beside the run: its requests share the slots."""
+        """Evaluate beside the run: its requests share the slots.
+
+        One at a time, since each makes the same requests; one that falls due meanwhile
+        begins at the first publish behind it.
+        """
         done = self._crew.pipeline.updates_done
-        if not self._record.is_evaluation_due(done):
+        if self._is_evaluating or not self._record.is_evaluation_due(done):
             return
+        self._is_evaluating = True
         self._record.evaluation_began(done)
         samples: list[Sample] = []
         evaluator, sampler = self._crew.evaluator, self._crew.sampler
@@ -346,6 +352,7 @@ class LocalRuntime:
             sampler.thread.do(sampler.submit_guest, request, receive)
 
     def _log_evaluation(self, sampled: EvaluationSampled) -> None:
+        self._is_evaluating = False
         result = self._crew.evaluator.result(sampled.samples)
         self._record.evaluated(sampled.updates, result)
         self._progress.say(

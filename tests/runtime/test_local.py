@@ -1,5 +1,6 @@
 """Whole runs in one process: what was sampled and trained, by mode and by resume."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -106,8 +107,26 @@ def test_ordered_runs_are_bitwise_equal(tmp_path):
     assert_close(final_params(first), final_params(second), 0)
 
 
-def test_a_stopped_and_resumed_run_ends_as_one_that_was_never_stopped(tmp_path):
+@pytest.mark.parametrize(
+    "objective",
+    [
+        settings.Objective(),
+        # The reference, the round's frozen weights and the whole update's statistic.
+        settings.Objective(
+            advantage="reinforce_pp",
+            kl="k3",
+            kl_coefficient=0.1,
+            kl_placement="reward",
+            old_policy="recompute",
+            mismatch="truncate",
+        ),
+    ],
+)
+def test_a_stopped_and_resumed_run_ends_as_one_that_was_never_stopped(
+    tmp_path, objective
+):
     train = make_train(updates=8, size=2, reduction="ordered")
+    train = dataclasses.replace(train, objective=objective)
     whole = run(train, tmp_path / "whole")
     # Three updates are one round and a half, so the round's weights are restored.
     for update in (2, 4):
@@ -216,6 +235,23 @@ def test_a_second_ctrl_c_shows_the_cursor_again_before_it_ends(tmp_path, monkeyp
     runtime._progress.show = interrupt
     runtime.run()
     assert codes[0] == (130, 1)
+
+
+def test_evaluations_longer_than_an_update_do_not_meet(tmp_path):
+    # 40 completions in 6 slots outlast an update of 3 x 4 that was under way.
+    train = make_train(updates=8, mode="async", staleness_max=2)
+    train = dataclasses.replace(
+        train,
+        data=dataclasses.replace(train.data, held_out=20),
+        evaluation=settings.Evaluation(every=1, samples=2),
+    )
+    run(train, tmp_path)
+    lines = (tmp_path / "evaluations.jsonl").read_text().splitlines()
+    updates = [json.loads(line)["updates"] for line in lines]
+    assert updates[0] == 0
+    assert updates[-1] == 8
+    assert len(updates) > 2
+    assert updates == sorted(set(updates))
 
 
 def test_a_disk_that_refuses_a_checkpoint_ends_the_run_with_what_the_store_says(

@@ -56,7 +56,7 @@ class Folder:
           decoder: that a run asks for.
 
         Raises:
-          ValueError: with the fields that differ.
+          ValueError: with the fields that differ, or a file that is cut off.
         """
         differences = differing(self.decoder, decoder)
         if differences:
@@ -64,6 +64,7 @@ class Folder:
                 f"Decoder must be the model of {self._path / CONFIG}: set "
                 + ", ".join(differences)
             )
+        _ = self._places
 
     @functools.cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -59,8 +59,8 @@ def _mlp(decoder, w, y):
         best = np.argsort(-probs)[: decoder.experts_per_token]
         total = probs[best].sum() if decoder.norm_topk_prob else 1
         for expert in best:
-            weights = (w[name][expert] for name in ("gate", "up", "down"))
-            out[t] += probs[expert] / total * gated(*weights, y[t])
+            gate, up, down = (w[name][expert] for name in ("gate", "up", "down"))
+            out[t] += probs[expert] / total * gated(gate, up, down, y[t])
     return out
 
 

@@ -100,16 +100,23 @@ def tokens(case: str) -> np.ndarray:
 
 
 def weight(case: str, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Values of one tensor, so large that no part of the model is idle."""
+    """Values of one tensor, so large that no part of the model is idle.
+
+    A tied embedding is small and the norm before the head large, lest a token's own
+    embedding outweigh the layers and every token predict itself.
+    """
+    is_gemma = case.startswith("gemma")
+    is_tied = CASES[case].get("tie_word_embeddings", is_gemma)
     rng = np.random.default_rng([zlib.crc32(case.encode()), zlib.crc32(name.encode())])
     noise = rng.standard_normal(shape, np.float32)
     if name.endswith("norm.weight"):
-        middle = 0.0 if case.startswith("gemma") else 1.0
+        middle = 5.0 if is_tied and name == "model.norm.weight" else 1.0
+        middle -= 1.0 if is_gemma else 0.0
         return np.float32(middle) + np.float32(0.2) * noise
     if name.endswith("bias"):
         return np.float32(0.5) * noise
     if "embed_tokens" in name:
-        return np.float32(0.25) * noise
+        return np.float32(0.03 if is_tied else 0.25) * noise
     return noise / np.float32(np.sqrt(shape[-1]))
 
 

@@ -1,5 +1,6 @@
 """Our logits and greedy continuations beside the stored ones."""
 
+import dataclasses
 import functools
 import json
 import pathlib
@@ -13,33 +14,44 @@ from jigsaw_jax import model
 from jigsaw_jax.model import decode
 from jigsaw_jax.model.hf_folder import Folder
 from jigsaw_jax.model.hf_load import load_folder
+from jigsaw_jax.settings import Decoder
 from tests.parity import cases
 
 # On logits of size 10 a float32 has steps of 1e-6; ours are sums of 64 to 100 terms
 # through 2 to 7 layers.
 LOGITS_MAX = 2e-5
 ROW = 512
+# Scanned layers compile faster; both ways are covered.
+UNROLLED = ("llama2", "gemma2", "qwen3_moe")
 
 
 class Case(NamedTuple):
     """One model with what transformers says of it."""
 
-    decoder: model.decoder.Decoder
+    decoder: Decoder
     params: dict
     tokens: np.ndarray
     logits: np.ndarray
     greedy: np.ndarray
 
 
+def described(name: str) -> dict:
+    """The model's config.json and its tensors' shapes, as transformers saves them."""
+    with np.load(cases.GOLDEN / f"{name}.npz") as golden:
+        return json.loads(str(golden["described"]))
+
+
 def load(name: str, folder: pathlib.Path) -> Case:
     """The case, its weights written to `folder` and read back by the importer."""
     with np.load(cases.GOLDEN / f"{name}.npz") as golden:
-        described = json.loads(str(golden["described"]))
         logits, greedy = golden["logits"], golden["greedy"]
-    cases.write_folder(folder / name, name, described["shapes"], described["config"])
+    saved = described(name)
+    cases.write_folder(folder / name, name, saved["shapes"], saved["config"])
     found = Folder(folder / name)
-    params = load_folder(found, found.decoder)
-    return Case(found.decoder, params, cases.tokens(name), logits, greedy)
+    decoder = dataclasses.replace(found.decoder, scan_layers=name not in UNROLLED)
+    return Case(
+        decoder, load_folder(found, decoder), cases.tokens(name), logits, greedy
+    )
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -11,8 +11,8 @@ import sys
 import tempfile
 
 import numpy as np
-import torch
-import transformers
+import torch  # pyright: ignore[reportMissingImports]
+import transformers  # pyright: ignore[reportMissingImports]
 
 from jigsaw_jax.model.hf_export import export_folder
 from jigsaw_jax.model.hf_folder import Folder

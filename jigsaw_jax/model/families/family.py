@@ -41,6 +41,8 @@ LAYER = {
     "up": "mlp.up_proj.weight",
     "down": "mlp.down_proj.weight",
 }
+# JSON may have them without a decimal point.
+_REAL = ("norm_eps", "query_pre_attn_scalar", "attention_soft_cap", "logit_soft_cap")
 # Fields that change how a model runs or starts, not which model it is.
 _RUNNING = ("scan_layers", "dtype", "param_dtype", "init_scale")
 _ROPE_SCALED = (
@@ -109,7 +111,8 @@ class Family:
                 value = config["hidden_size"] // heads if field == "head_dim" else heads
             if key not in config and value is None:
                 raise ValueError(f"config.json: {key} must be set, got nothing")
-            values[field] = value
+            is_real = field in _REAL and value is not None
+            values[field] = float(value) if is_real else value
         values |= self._windows(config)
         values |= rope.read(config, has_local_base=self.has_local_base)
         decoder = Decoder(**values)
@@ -137,7 +140,7 @@ class Family:
             "architectures": [self.architecture],
             "model_type": self.model_type,
             **self.must,
-            **{key: getattr(decoder, field) for field, key in self.fields.items()},
+            **{key: _written(decoder, field) for field, key in self.fields.items()},
             **rope.write(decoder, has_local_base=self.has_local_base),
         }
         if self.has_windows:
@@ -196,9 +199,9 @@ def differing(wanted: Decoder, found: Decoder) -> list[str]:
 
 def _effective(decoder: Decoder) -> Decoder:
     """The decoder with every field that has no effect at its default."""
-    idle = list(_RUNNING)
+    idle: list[str] = list(_RUNNING)
     if decoder.rope_scaling != "llama3":
-        idle += _ROPE_SCALED[1:] if decoder.rope_scaling == "linear" else _ROPE_SCALED
+        idle += _ROPE_SCALED[decoder.rope_scaling == "linear" :]
     if not decoder.num_experts:
         idle += ["experts_per_token", "norm_topk_prob"]
     are_global = [decoder.is_global(i) for i in range(decoder.num_layers)]
@@ -209,6 +212,15 @@ def _effective(decoder: Decoder) -> Decoder:
     defaults = {f.name: f.default for f in dataclasses.fields(Decoder)}
     changes: dict[str, Any] = {name: defaults[name] for name in idle}
     return dataclasses.replace(decoder, **changes)
+
+
+def _written(decoder: Decoder, field: str) -> Any:
+    """A field's value as transformers wants it: Gemma's query scalar is whole."""
+    value = getattr(decoder, field)
+    if field != "query_pre_attn_scalar":
+        return value
+    value = decoder.head_dim if value is None else value
+    return int(value) if value == int(value) else value
 
 
 def _are_global(types: list[str]) -> list[bool]:

@@ -49,6 +49,8 @@ def read(config: Mapping[str, Any], *, has_local_base: bool) -> dict[str, Any]:
         values["rope_factor"] = float(scaling["factor"])
     if kind == "llama3":
         values |= {field: scaling[key] for field, key in _LLAMA3.items()}
+        for field in ("rope_low_freq_factor", "rope_high_freq_factor"):
+            values[field] = float(values[field])
     return values
 
 

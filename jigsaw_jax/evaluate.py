@@ -32,14 +32,15 @@ def main(argv: list[str] | None = None) -> int:
 
 def _evaluate(train: config.settings.Train, run_dir: pathlib.Path) -> int:
     # Imported here, so that a refused configuration costs no seconds.
+    from jigsaw_jax.runtime.build import RefusedError
     from jigsaw_jax.runtime.devices import prepare_devices
     from jigsaw_jax.runtime.offline import evaluate_checkpoint
     from jigsaw_jax.store.files import StoreError
 
-    prepare_devices(train.mesh)
     try:
+        prepare_devices(train.mesh)
         updates, result = evaluate_checkpoint(train, run_dir)
-    except StoreError as error:
+    except (RefusedError, StoreError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
     lines = [

@@ -6,6 +6,7 @@ import sys
 
 from jigsaw_jax import config
 from jigsaw_jax.config import places
+from jigsaw_jax.runtime.allocator import restart_with_huge_pages
 from jigsaw_jax.settings import Train, sizes
 
 
@@ -13,10 +14,11 @@ def main(argv: list[str] | None = None) -> int:
     """Check the configuration, then train in this process.
 
     Args:
-      argv: arguments; None takes the process's.
+      argv: arguments; None takes the process's, which may then start anew once.
 
     Returns:
-      Exit code: 0, 1 where the run can't go on, 2 where it is refused.
+      Exit code: 0, 1 where the run can't go on, 2 where it is refused, 130 where it
+      is interrupted while it starts or when it has trained.
     """
     args = _parser().parse_args(argv)
     run_dir = pathlib.Path(args.run_dir or f"runs/{pathlib.Path(args.gin[-1]).stem}")
@@ -31,7 +33,14 @@ def main(argv: list[str] | None = None) -> int:
     except config.ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    return _train(loaded, run_dir, resume=resume)
+    if argv is None:
+        restart_with_huge_pages()
+    try:
+        return _train(loaded, run_dir, resume=resume)
+    except KeyboardInterrupt:
+        # Between its first and its last update, a run takes Ctrl-C itself.
+        sys.stderr.write("stopped; the same command goes on from what is saved\n")
+        return 130
 
 
 def summary(train: Train) -> str:
@@ -69,6 +78,7 @@ def _train(loaded: config.Loaded, run_dir: pathlib.Path, *, resume: bool) -> int
     except ValueError as error:
         sys.stderr.write(f"{error}\n")
         return 2
+    from jigsaw_jax.runtime.build import RefusedError
     from jigsaw_jax.runtime.local import LocalRuntime
     from jigsaw_jax.store.files import StoreError
 
@@ -76,6 +86,9 @@ def _train(loaded: config.Loaded, run_dir: pathlib.Path, *, resume: bool) -> int
         return LocalRuntime(
             loaded.train, run_dir=run_dir, resume=resume, operative=loaded.operative
         ).run()
+    except RefusedError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
     except StoreError as error:
         sys.stderr.write(f"{error}\n")
         return 1

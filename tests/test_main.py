@@ -98,6 +98,15 @@ def test_a_mesh_larger_than_the_machine_is_refused_with_the_fix(tmp_path, capsys
     assert not (tmp_path / "run").exists()
 
 
+def test_ctrl_c_while_a_run_starts_is_one_line(tmp_path, capsys, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "_train", interrupted)
+    assert main.main(["--gin", BENCH, "--run_dir", str(tmp_path)]) == 130
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 def test_usage_names_the_options():
     done = run("--help")
     assert done.returncode == 0

@@ -17,7 +17,12 @@ class SentencePieceTokenizer:
     def __init__(self, path: str) -> None:
         if not pathlib.Path(path).is_file():
             raise FileNotFoundError(f"Tokenizer.path must be a file, got {path!r}")
-        self._model = sentencepiece.SentencePieceProcessor(model_file=path)
+        try:
+            self._model = sentencepiece.SentencePieceProcessor(model_file=path)
+        except RuntimeError as error:
+            raise ValueError(
+                f"Tokenizer.path must be a SentencePiece model, got {path!r}: {error}"
+            ) from error
         if self._model.eos_id() < 0:
             raise ValueError(f"Tokenizer.path must be a model with EOS, got {path!r}")
         self.vocab_size: int = self._model.vocab_size()

@@ -43,6 +43,7 @@ class PromptSource:
         self._data = data
         self._pipeline = pipeline
         self._tokenizer = tokenizer
+        self._row_indices = indices
         self._length = len(indices)
         dataset = grain.MapDataset.source(indices)
         if shuffle_seed is not None:
@@ -80,8 +81,7 @@ class PromptSource:
         index = self._indices[position]
         assert index is not None
         row = self._rows[index]
-        text = self._data.template.replace("{prompt}", shown(row, self._data.question))
-        tokens, text = self._tokenizer.encode_prompt(text)
+        tokens, text = self._tokenizer.encode_prompt(self._text(row))
         return Prompt(
             uid=f"{self._pipeline}/{row.row_id}/{self.epoch(position)}",
             tokens=tokens,
@@ -90,6 +90,36 @@ class PromptSource:
             task=row.task,
             metadata=row.metadata,
         )
+
+    def check_lengths(self, tokens_max: int) -> None:
+        """Refuse a split with a prompt that has no token or too many.
+
+        Such a prompt would end the run when its turn comes, and again after every
+        resume. Texts too short for that by their bytes are not tokenised.
+
+        Args:
+          tokens_max: tokens of the longest prompt that can be sampled from.
+
+        Raises:
+          ValueError: with the first such row and how many there are.
+        """
+        around = len(self._tokenizer.encode_prompt("x")[0]) - 1
+        wrong = []
+        for index in self._row_indices:
+            row = self._rows[index]
+            text = self._text(row)
+            if text and len(text.encode()) + around <= tokens_max:
+                continue
+            num = len(self._tokenizer.encode_prompt(text)[0])
+            if not 1 <= num <= tokens_max:
+                wrong.append((row.row_id, num))
+        if wrong:
+            row_id, num = wrong[0]
+            raise ValueError(
+                f"a prompt must have 1 to {tokens_max} tokens, got {num} in row "
+                f"{row_id!r} ({len(wrong)} such rows); raise the last of "
+                "Sampler.prompt_buckets, or take the rows out"
+            )
 
     def pair(
         self, position: int, solution: str
@@ -106,6 +136,10 @@ class PromptSource:
         prompt = self.prompt(position)
         text = solution_text(solution, prompt)
         return prompt.tokens, (*self._tokenizer.encode(text), self._tokenizer.eos_id)
+
+    def _text(self, row: Row) -> str:
+        """What stands inside the chat template, where there is one."""
+        return self._data.template.replace("{prompt}", shown(row, self._data.question))
 
 
 def open_source(

@@ -30,7 +30,13 @@ def open_json(tokenizer: settings.Tokenizer) -> BpeTokenizer:
     path = pathlib.Path(tokenizer.path or "")
     if not path.is_file():
         raise FileNotFoundError(f"Tokenizer.path must be a file, got {str(path)!r}")
-    model = tokenizers.Tokenizer.from_file(str(path))
+    try:
+        model = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:
+        # The library raises nothing more special.
+        raise ValueError(
+            f"Tokenizer.path must be a tokenizer.json, got {str(path)!r}: {error}"
+        ) from error
     # Text that spells a special token is encoded as plain text.
     model.encode_special_tokens = True
     added = model.get_added_tokens_decoder()

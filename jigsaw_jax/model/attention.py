@@ -12,16 +12,23 @@ def packed_mask(
     segment_ids_BT: Int[Array, "B T"],
     positions_BT: Int[Array, "B T"],
     window: int | None,
+    prefix_ids_BT: Int[Array, "B T"] | None = None,
 ) -> Bool[Array, "B T T"]:
     """Which key (last dim) each query may see: causal, within one segment.
 
     Every token sees itself, padding (segment 0) included, so that no row is empty.
-    `window` is how many tokens back a local layer sees, itself included.
+    `window` is how many tokens back a local layer sees, itself included. A query also
+    sees the segment that `prefix_ids_BT` names, whose tokens lie before it in the row:
+    the prompt that its segment goes on from.
     """
     length = segment_ids_BT.shape[1]
     order = jnp.arange(length)
     mask = (order[:, None] >= order[None, :])[None]
-    mask = mask & (segment_ids_BT[:, :, None] == segment_ids_BT[:, None, :])
+    keys = segment_ids_BT[:, None, :]
+    is_seen = segment_ids_BT[:, :, None] == keys
+    if prefix_ids_BT is not None:
+        is_seen = is_seen | (prefix_ids_BT[:, :, None] == keys)
+    mask = mask & is_seen
     if window is not None:
         distance = positions_BT[:, :, None] - positions_BT[:, None, :]
         mask = mask & (distance < window)

@@ -84,17 +84,18 @@ def forward(
     positions_BT: Int[Array, "B T"],
     segment_ids_BT: Int[Array, "B T"],
     *,
+    prefix_ids_BT: Int[Array, "B T"] | None = None,
     remat: bool = False,
 ) -> Float[Array, "B T D"]:
     """Normalised hidden states of packed rows.
 
-    A token attends to the tokens before it that have its segment id. Segment 0 is
-    padding: its outputs are finite and mean nothing. `remat` recomputes each layer
-    in the backward pass.
+    A token attends to the tokens before it that have its segment id, or the one that
+    `prefix_ids_BT` names. Segment 0 is padding: its outputs are finite and mean
+    nothing. `remat` recomputes each layer in the backward pass.
     """
     turns = rotary_turns(decoder, positions_BT)
     masks = tuple(
-        attention.packed_mask(segment_ids_BT, positions_BT, window)
+        attention.packed_mask(segment_ids_BT, positions_BT, window, prefix_ids_BT)
         for window in (None, decoder.sliding_window)
     )
 

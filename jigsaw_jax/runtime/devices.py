@@ -7,7 +7,6 @@ import pathlib
 import jax
 
 from jigsaw_jax import mesh as meshes
-from jigsaw_jax.runtime.allocator import keep_freed_memory
 from jigsaw_jax.settings import Mesh
 
 
@@ -22,7 +21,6 @@ def prepare_devices(mesh: Mesh) -> None:
     Raises:
       ValueError: the mesh needs more devices than there are; the text has the fix.
     """
-    keep_freed_memory()
     # Only more than asked for elsewhere (8 in tests); accelerators are not affected.
     if jax.config.values["jax_num_cpu_devices"] < mesh.num_devices:
         # Too late where JAX has run already: the mesh then has what there is.

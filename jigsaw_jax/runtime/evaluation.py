@@ -1,6 +1,7 @@
 """Accuracy and pass@k on the held-out split, with the run's own engine and reward."""
 
 import dataclasses
+import itertools
 import queue
 from collections.abc import Callable, Sequence
 
@@ -142,3 +143,17 @@ def completion_text(tokenizer: Tokenizer, sample: Sample) -> str:
     if tokens and not sample.is_truncated and tokens[-1] in tokenizer.stop_ids:
         tokens = tokens[:-1]
     return tokenizer.decode(tokens)
+
+
+def completion_pieces(tokenizer: Tokenizer, sample: Sample) -> list[str]:
+    """The text of each token of a completion, observed ones and the stop included.
+
+    Each token is read behind the one before it, since the first of a text loses its
+    leading space. What only several tokens spell together is shown as U+FFFD.
+    """
+    tokens = [token for segment in sample.segments for token in segment.tokens]
+    pieces = [tokenizer.decode(tuple(tokens[:1]))] if tokens else []
+    for before, token in itertools.pairwise(tokens):
+        start = len(tokenizer.decode((before,)))
+        pieces.append(tokenizer.decode((before, token))[start:])
+    return pieces

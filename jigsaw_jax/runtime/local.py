@@ -23,7 +23,7 @@ from jigsaw_jax import records
 from jigsaw_jax.records import Effect, Event, Sample, SampleId, Score
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.compilations import CompilationCounter
-from jigsaw_jax.runtime.evaluation import completion_text
+from jigsaw_jax.runtime.evaluation import completion_pieces, completion_text
 from jigsaw_jax.runtime.payloads import Payloads
 from jigsaw_jax.runtime.progress import Progress
 from jigsaw_jax.runtime.record import Record
@@ -31,6 +31,10 @@ from jigsaw_jax.runtime.scoring import ScoringDesk
 from jigsaw_jax.runtime.start import Crew, start
 from jigsaw_jax.runtime.threads import ThreadFailed
 from jigsaw_jax.settings import Train
+from jigsaw_jax.store.files import StoreError
+
+# What a thread may take to end the command that it is at.
+STOP_S = 30.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,6 +70,7 @@ class LocalRuntime:
             operative=operative,
             clock=self._clock,
             text=self._text,
+            pieces=self._pieces,
         )
         self._stops = 0
         self._publish_started_s: dict[int, float] = {}
@@ -108,6 +113,9 @@ class LocalRuntime:
             return self._end(crew, compilations)
         finally:
             crew.pool.close()
+            # A thread inside a device call when the interpreter ends aborts it.
+            for worker in (crew.learner, crew.sampler):
+                worker.thread.stop(STOP_S)
             self._progress.stop()
 
     # The control loop.
@@ -124,12 +132,13 @@ class LocalRuntime:
         self._carry(crew.pipeline.start(now_s))
         slots = self._train.sampler.slots
         self._apply(records.WorkerJoined(now_s=now_s, worker="local", slots=slots))
-        for items in self._batches():
+        batches = self._batches()
+        # A run that had ended when it was resumed is finished before any event.
+        while self._finished is None:
+            items = next(batches)
             started_s = self._clock.now_s()
             self._take(items)
             self._record.control_s += self._clock.now_s() - started_s
-            if self._finished is not None:
-                break
 
     def _batches(self) -> Iterator[list[Any]]:
         """Everything that came, in order.
@@ -148,6 +157,8 @@ class LocalRuntime:
     def _take(self, items: list[Any]) -> None:
         first = items[0]
         if isinstance(first, ThreadFailed):
+            if isinstance(first.error, StoreError):
+                raise first.error
             raise RuntimeError(f"the {first.thread} thread failed") from first.error
         if isinstance(first, EvaluationSampled):
             self._log_evaluation(first)
@@ -160,7 +171,10 @@ class LocalRuntime:
         if isinstance(event, records.VersionPublished):
             start_s = self._publish_started_s.pop(event.version)
             self._record.published(event.version, start_s, event.now_s)
-        effects = self._crew.pipeline.apply(event)
+        pipeline = self._crew.pipeline
+        # The step may end its round, whose last update it still is.
+        standing = {"version": pipeline.version, "round": pipeline.round}
+        effects = pipeline.apply(event)
         if not isinstance(event, records.UpdateStepped):
             self._carry(effects)
             if isinstance(event, records.VersionPublished):
@@ -170,7 +184,7 @@ class LocalRuntime:
         # a checkpoint holds includes this update's record.
         late = (records.WriteCheckpoint, records.Finish)
         self._carry(effect for effect in effects if not isinstance(effect, late))
-        self._log_update(event)
+        self._log_update(event, standing)
         self._carry(effect for effect in effects if isinstance(effect, late))
 
     def _carry(self, effects: Iterable[Effect]) -> None:
@@ -252,9 +266,12 @@ class LocalRuntime:
     def _finish(self, effect: records.Finish) -> None:
         self._finished = effect
 
-    def _log_update(self, event: records.UpdateStepped) -> None:
+    def _log_update(
+        self, event: records.UpdateStepped, standing: dict[str, int]
+    ) -> None:
         record, groups = self._record.stepped(
             event,
+            standing,
             pipeline=self._crew.pipeline,
             learner=self._crew.learner,
             sampler=self._crew.sampler,
@@ -266,6 +283,9 @@ class LocalRuntime:
 
     def _text(self, sample: Sample) -> str:
         return completion_text(self._crew.parts.tokenizer, sample)
+
+    def _pieces(self, sample: Sample) -> list[str]:
+        return completion_pieces(self._crew.parts.tokenizer, sample)
 
     def _save(
         self,
@@ -341,7 +361,9 @@ class LocalRuntime:
         num_compilations = compilations.count
         if crew.pipeline.updates_done >= self._train.updates:
             params = crew.publisher.load(crew.parts.learner.export_params())
-            crew.loop.set_params(params, crew.pipeline.version)
+            # The last weights are new to the sampler unless they were published.
+            is_new = not crew.learner.is_published
+            crew.loop.set_params(params, crew.pipeline.version + is_new)
             self._evaluate_idle("after")
         self._record.close(pipeline=crew.pipeline, compilations=num_compilations)
         if self._finished.error is not None:
@@ -352,6 +374,8 @@ class LocalRuntime:
     def _stop_requested(self) -> None:
         self._stops += 1
         if self._stops > 1:
+            # The live line hides the cursor, and nothing after this would show it.
+            self._progress.stop()
             self._crew.pool.close()
             os._exit(130)
         self._progress.say(

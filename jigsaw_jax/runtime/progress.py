@@ -37,7 +37,7 @@ class Progress:
         done = record["update"] + 1
         left_s = self._left_s(done)
         fields = {
-            "round": str(record["round"]),
+            "round": str(record["round"] + 1),
             "reward": f"{record['reward/mean']:.3f}",
             "tokens/s": f"{record['pipeline/goodput_tokens_per_s']:,.0f}",
             "learner waits": f"{100 * record['pipeline/trainer_wait_ratio']:.0f} %",

@@ -1,5 +1,6 @@
 """What a run leaves behind: logs, checkpoints and the summary, joined to its clock."""
 
+import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from jigsaw_jax.schedule.pipeline import Pipeline
 from jigsaw_jax.settings import Train
 from jigsaw_jax.store import checkpoint, summary
 from jigsaw_jax.store.evaluations import EvaluationLog
+from jigsaw_jax.store.files import StoreError
 from jigsaw_jax.store.journal import EventLog
 from jigsaw_jax.store.metrics import MetricsLog
 from jigsaw_jax.store.rollouts import RolloutLog, rollout_rows
@@ -44,6 +46,7 @@ class Record:
       operative: the configuration as text.
       clock: of the run.
       text: a completion as people read it.
+      pieces: the text of each of its tokens.
 
     Attributes:
       journal: the event log.
@@ -59,9 +62,11 @@ class Record:
         operative: str,
         clock: Clock,
         text: Callable[[Sample], str],
+        pieces: Callable[[Sample], list[str]],
     ) -> None:
         self._train = train
         self._text = text
+        self._pieces = pieces
         self._clock = clock
         self._dir = RunDir(path)
         self._dir.lock()
@@ -158,20 +163,32 @@ class Record:
     def stepped(
         self,
         event: UpdateStepped,
+        standing: Mapping[str, int],
         *,
         pipeline: Pipeline,
         learner: LearnerWorker,
         sampler: SamplerWorker,
         timeouts: int,
     ) -> tuple[dict[str, Any], list[Group]]:
-        """Log an update; returns its record and the groups that it trained."""
+        """Log an update.
+
+        Args:
+          event: the step.
+          standing: version and round in which it stepped.
+          pipeline: after the step.
+          learner: for its metrics and times.
+          sampler: for its times.
+          timeouts: scores that hung, so far.
+
+        Returns:
+          The update's record and the groups that it trained.
+        """
         groups, record = self._tally.stepped(
             event, learner.busy, sampler.busy, staleness=pipeline.staleness
         )
         self._tally.first_step(event.now_s, process_age_s())
         record |= {
-            "version": pipeline.version,
-            "round": pipeline.round,
+            **standing,
             "time_s": process_age_s(),
             "reward/timeouts": timeouts,
             **{f"ledger/{k}": v for k, v in pipeline.ledger_counts().items()},
@@ -187,7 +204,8 @@ class Record:
         rows = []
         for group in groups:
             texts = [self._text(sample) for sample in group.samples]
-            rows += rollout_rows(group, update=update, texts=texts)
+            pieces = [self._pieces(sample) for sample in group.samples]
+            rows += rollout_rows(group, update=update, texts=texts, pieces=pieces)
         self._rollouts.write(update, rows)
 
     def evaluated(self, updates: int, result: Result) -> None:
@@ -209,8 +227,12 @@ class Record:
 
     def abandon(self) -> None:
         """Close the logs of a run that an error ended; the last commit stands."""
-        self._metrics.close()
-        self.journal.close()
+        # A save under way ends first: cut off by the interpreter's end, Orbax fills
+        # the terminal with errors of its own. What can't be closed, on a full disk
+        # say, must not hide why the run ended.
+        for log in (self._checkpoints, self._rollouts, self._metrics, self.journal):
+            with contextlib.suppress(StoreError):
+                log.close()
         self._dir.unlock()
 
     def close(self, *, pipeline: Pipeline, compilations: int) -> None:
@@ -222,7 +244,7 @@ class Record:
         self._dir.write_summary(
             {
                 "updates": pipeline.updates_done,
-                "rounds": pipeline.round,
+                "rounds": pipeline.rounds_trained,
                 "versions": pipeline.version,
                 "groups_committed": pipeline.groups_committed,
                 "groups_dropped": pipeline.dropped_reasons(),

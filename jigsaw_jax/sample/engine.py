@@ -214,6 +214,11 @@ class Engine:
 
     # What RL needs beside it.
 
+    @property
+    def stop_tokens(self) -> tuple[int, ...]:
+        """Ids that end a completion."""
+        return self._limits.stop_tokens
+
     def prefill_prompt(self, params: Params, tokens: Sequence[int]) -> Prefix:
         """The prefix of a prompt; its last token is left to the slots' first step.
 

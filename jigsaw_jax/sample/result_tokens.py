@@ -33,7 +33,7 @@ class ResultTokens:
       tokens_idx: columns of the tokens.
       valid_idx: columns that say whether the token was sampled.
       length_idx: columns of the number of tokens sampled so far.
-      samples_per_slot: always 1.
+      samples_per_slot: 1 in a decode step.
     """
 
     data: np.ndarray | jax.Array

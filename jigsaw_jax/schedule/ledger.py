@@ -39,6 +39,9 @@ class State(enum.Enum):
     COMMITTED = "committed"
     DROPPED = "dropped"
 
+    # Members are single objects; Enum's own hash is a Python call on every look-up.
+    __hash__ = object.__hash__
+
 
 class LedgerError(Exception):
     """A transition that the life cycle does not have; a fault of the caller."""

@@ -177,6 +177,10 @@ class Pacing:
         """Updates between a token's weights and those that train on it."""
         return update - version
 
+    def rounds_trained(self, now: Standing) -> int:
+        """Each update is a round of its own."""
+        return now.updates_done
+
     def empty_rounds(self, now: Standing) -> int:
         """Times U groups that were given up in a row."""
         return now.barren // self._settings.groups_per_update

@@ -127,6 +127,11 @@ class Pipeline:
         return self._rounds.round
 
     @property
+    def rounds_trained(self) -> int:
+        """Rounds that have trained or were empty, the one under way included."""
+        return self._rounds.rounds_trained(self._now)
+
+    @property
     def updates_done(self) -> int:
         """Optimizer steps taken."""
         return self._assembly.updates_done

@@ -126,6 +126,10 @@ class Rounds:
         del update
         return self.version - version
 
+    def rounds_trained(self, now: Standing) -> int:
+        """Rounds that are over, and the one under way if it has had an update."""
+        return self.round + (self._is_open and now.updates_done > self.version_updates)
+
     def empty_rounds(self, now: Standing) -> int:
         """Rounds in a row that had nothing to train."""
         del now

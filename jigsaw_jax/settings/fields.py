@@ -1,6 +1,7 @@
 """Settings classes seen from outside: fields by name, values fitted to their types."""
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -65,6 +66,9 @@ def fit(value: Any, hint: Any) -> Any:
         is_fit = value is None
     if not is_fit:
         raise TypeError(f"must be {describe(hint)}, got {value!r}")
+    # Gin can't read infinity back, and no setting means anything by it.
+    if isinstance(value, float) and not math.isfinite(value):
+        raise TypeError(f"must be finite, got {value!r}")
     return value
 
 

@@ -143,5 +143,11 @@ class Optimizer:
         check.above("Optimizer.learning_rate", self.learning_rate, 0)
         for name in ("warmup_updates", "end_fraction", "weight_decay"):
             check.at_least(f"Optimizer.{name}", getattr(self, name), 0)
+        check.above("Optimizer.eps", self.eps, 0)
+        for name in ("b1", "b2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(
+                    f"Optimizer.{name} must be in [0, 1), got {getattr(self, name)!r}"
+                )
         if self.clip_norm is not None:
             check.above("Optimizer.clip_norm", self.clip_norm, 0)

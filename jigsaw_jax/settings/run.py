@@ -281,15 +281,28 @@ class Train:
 
     def __post_init__(self) -> None:
         check.at_least("Train.updates", self.updates, 1)
+        # JAX takes a seed of 32 bits.
+        if not 0 <= self.seed < 2**31:
+            raise ValueError(
+                f"Train.seed must be from 0 to 2**31 - 1, got {self.seed!r}"
+            )
         check.divides(
             "Mesh.data x Mesh.fsdp",
             self.mesh.data * self.mesh.fsdp,
             "Learner.rows",
             self.learner.rows,
         )
+        self._check_weights_divide()
         check.at_least(
             "Learner.row_tokens", self.learner.row_tokens, self.sampler.length_max
         )
+        if self.data.source == "random_bytes":
+            check.at_least(
+                "The last of Sampler.prompt_buckets",
+                self.sampler.prompt_buckets[-1],
+                self.data.prompt_tokens,
+            )
+        self._check_stop_tokens()
         if self.sampler.top_k or self.sampler.top_p < 1:
             raise ValueError(
                 "Sampler.top_k must be 0 and Sampler.top_p 1 in training (the learner "
@@ -301,4 +314,28 @@ class Train:
             raise ValueError(
                 "Objective.old_policy must be 'sampler' in mode 'async' (one group "
                 "has tokens of several versions), got 'recompute'"
+            )
+
+    def _check_weights_divide(self) -> None:
+        """Refuse what `mesh.partition_spec` would, before anything is built."""
+        decoder = self.decoder
+        for axis in ("tensor", "sampler_tensor"):
+            for name in ("vocab_size", "hidden_dim", "num_heads"):
+                check.divides(
+                    f"Mesh.{axis}",
+                    getattr(self.mesh, axis),
+                    f"Decoder.{name}",
+                    getattr(decoder, name),
+                )
+        check.divides(
+            "Mesh.fsdp", self.mesh.fsdp, "Decoder.model_dim", decoder.model_dim
+        )
+
+    def _check_stop_tokens(self) -> None:
+        """Refuse ids that can never be drawn."""
+        stops, size = self.sampler.stop_tokens, self.decoder.vocab_size
+        if stops != (-1,) and not all(0 <= token < size for token in stops):
+            raise ValueError(
+                "Sampler.stop_tokens must be ids below Decoder.vocab_size = "
+                f"{size}, or (-1,) for none, got {stops!r}"
             )

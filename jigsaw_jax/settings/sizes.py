@@ -60,9 +60,17 @@ def memory_bytes(train: Train) -> dict[str, int]:
 
 
 def row_trained(train: Train) -> int:
-    """Places of a row for sampled tokens: the share that a longest trajectory has."""
+    """Places of a row for sampled tokens: the share that longest trajectories have.
+
+    With a shared prefix that is the share of a longest prompt and as many longest
+    completions of one group as fit behind it.
+    """
     tokens, sampler = train.learner.row_tokens, train.sampler
-    return min(-(-tokens * sampler.new_tokens_max // sampler.length_max), tokens)
+    prompt, new = sampler.length_max - sampler.new_tokens_max, sampler.new_tokens_max
+    if train.learner.shared_prefix:
+        most = train.pipeline.samples_per_group
+        new *= min(max((tokens - prompt) // new, 1), most)
+    return min(-(-tokens * new // (prompt + new)), tokens)
 
 
 def row_shapes(train: Train) -> list[tuple[int, int]]:

@@ -59,6 +59,8 @@ class Learner:
       row_tokens: tokens of a row; at least the longest trajectory.
       row_shapes: how many fixed shapes there are: rows, rows / 2, rows / 4, ...
       min_fill: share of a shape's rows that should be in use before it is chosen.
+      shared_prefix: a group's prompt stands once in a row, with its completions behind
+        it; row_tokens then holds as many of them as fit.
       logprob_chunk: tokens whose logits exist at once; 0 takes all.
       remat: recompute activations of a layer in the backward pass.
     """
@@ -67,6 +69,7 @@ class Learner:
     row_tokens: int = 256
     row_shapes: int = 2
     min_fill: float = 0.5
+    shared_prefix: bool = False
     logprob_chunk: int = 0
     remat: bool = False
 

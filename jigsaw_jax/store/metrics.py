@@ -74,8 +74,16 @@ class MetricsLog:
         """Every line is on its way at once, so there is nothing to do."""
 
     def close(self) -> None:
-        """Close the files."""
-        self._file.close()
+        """Close the files.
+
+        Raises:
+          StoreError: if the disk refuses what is left.
+        """
+        try:
+            self._file.close()
+        except OSError as error:
+            reason = error.strerror or error
+            raise StoreError(f"cannot write {self._path}: {reason}") from error
         if self._writer is not None:
             self._writer.close()
 

@@ -129,8 +129,15 @@ class RunDir:
         self._lock_fd = fd
         self.incarnation = int(_lock_content(fd).get("incarnation", 0)) + 1
         content = {"pid": os.getpid(), "incarnation": self.incarnation}
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, json.dumps(content).encode(), 0)
+        try:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, json.dumps(content).encode(), 0)
+        except OSError as error:
+            self.unlock()
+            reason = error.strerror or error
+            raise StoreError(f"cannot write run directory {self.path}: {reason}") from (
+                error
+            )
 
     def unlock(self) -> None:
         """Let another process work here; without effect if not locked."""

@@ -62,6 +62,7 @@ def token_logprobs(
         batch.tokens_RT,
         batch.positions_RT,
         batch.segment_ids_RT,
+        prefix_ids_BT=batch.prefix_ids_RT,
         remat=train.learner.remat,
     )
     hidden_RMD = jnp.take_along_axis(hidden_RTD, batch.index_RM[:, :, None], axis=1)

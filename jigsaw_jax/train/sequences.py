@@ -18,6 +18,8 @@ class Trajectory:
     logprobs_T: as the sampler saw them, 0 elsewhere.
     versions_T: of the weights that drew them, -1 elsewhere.
     place: index of the completion, group x G + sample.
+    group: of the completion, in the hand-off.
+    num_prompt: tokens that are the same in the whole group.
     """
 
     tokens_T: Int[np.ndarray, " T"]
@@ -25,6 +27,8 @@ class Trajectory:
     logprobs_T: Float[np.ndarray, " T"]
     versions_T: Int[np.ndarray, " T"]
     place: int
+    group: int = 0
+    num_prompt: int = 0
 
     @property
     def num_inputs(self) -> int:
@@ -84,7 +88,9 @@ def trajectories(groups: Sequence[Group], *, mask_truncated: bool) -> list[Traje
     one under `mask_truncated` (it still counts in its group's baseline).
     """
     return [
-        from_sample(group.prompt.tokens, sample, place=p * len(group.samples) + g)
+        from_sample(
+            group.prompt.tokens, sample, group=p, place=p * len(group.samples) + g
+        )
         for p, group in enumerate(groups)
         for g, sample in enumerate(group.samples)
         if _is_present(group.scores[g].value)
@@ -93,7 +99,9 @@ def trajectories(groups: Sequence[Group], *, mask_truncated: bool) -> list[Traje
     ]
 
 
-def from_sample(prompt: Sequence[int], sample: Sample, *, place: int) -> Trajectory:
+def from_sample(
+    prompt: Sequence[int], sample: Sample, *, group: int, place: int
+) -> Trajectory:
     """A prompt and its completion; observed segments do not train."""
     tokens, is_trained = list(prompt), [False] * len(prompt)
     logprobs, versions = [0.0] * len(prompt), [-1] * len(prompt)
@@ -103,14 +111,24 @@ def from_sample(prompt: Sequence[int], sample: Sample, *, place: int) -> Traject
         is_trained += [segment.is_sampled] * num
         logprobs += segment.logprobs if segment.is_sampled else [0.0] * num
         versions += segment.versions if segment.is_sampled else [-1] * num
-    return _trajectory(tokens, is_trained, logprobs, versions, place)
+    return _trajectory(
+        tokens,
+        is_trained,
+        logprobs,
+        versions,
+        place=place,
+        group=group,
+        num_prompt=len(prompt),
+    )
 
 
 def from_pair(prompt: Sequence[int], solution: Sequence[int]) -> Trajectory:
     """A prompt and the solution that the policy is to imitate."""
     tokens = [*prompt, *solution]
     is_trained = [False] * len(prompt) + [True] * len(solution)
-    return _trajectory(tokens, is_trained, [0.0] * len(tokens), [-1] * len(tokens), 0)
+    return _trajectory(
+        tokens, is_trained, [0.0] * len(tokens), [-1] * len(tokens), num_prompt=0
+    )
 
 
 def _is_present(value: float | None) -> bool:
@@ -122,7 +140,10 @@ def _trajectory(
     is_trained: list[bool],
     logprobs: list[float],
     versions: list[int],
-    place: int,
+    *,
+    num_prompt: int,
+    place: int = 0,
+    group: int = 0,
 ) -> Trajectory:
     if not tokens or is_trained[0]:
         raise ValueError("prompt must have at least one token, got none")
@@ -132,4 +153,6 @@ def _trajectory(
         logprobs_T=np.array(logprobs, np.float32),
         versions_T=np.array(versions, np.int32),
         place=place,
+        group=group,
+        num_prompt=num_prompt,
     )

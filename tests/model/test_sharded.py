@@ -65,6 +65,7 @@ def test_sharded_loss_and_gradients_equal_unsharded(name, shape):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("favourite", [None, 3])
 def test_equal_experts_are_one_dense_layer_however_unevenly_they_are_chosen(favourite):
     dense, experts = QWEN3, QWEN3_MOE

@@ -1,36 +1,48 @@
-import resource
+import os
 import subprocess
 import sys
 
 import pytest
 
 PROGRAM = """
-import ctypes, resource
-from jigsaw_jax.runtime.allocator import keep_freed_memory
-libc = ctypes.CDLL(None)
-libc.malloc.restype = ctypes.c_void_p
-libc.free.argtypes = [ctypes.c_void_p]
-if {keeps}:
-    assert keep_freed_memory()
-size = 64 << 20
-for _ in range(2):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    block = libc.malloc(size)
-    ctypes.memset(block, 1, size)
-    libc.free(block)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+import os, sys
+from jigsaw_jax.runtime.allocator import restart_with_huge_pages
+print(os.getpid(), os.environ.get("GLIBC_TUNABLES"), sys.argv[1:])
+restart_with_huge_pages()
+print("on")
 """
 
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="glibc alone has the option"
+)
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc alone has it")
-def test_a_second_large_block_takes_the_pages_of_the_first():
-    def faults(keeps):
-        program = PROGRAM.format(keeps=keeps)
-        ran = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=True
-        )
-        return int(ran.stdout)
 
-    pages = (64 << 20) // resource.getpagesize()
-    assert faults(keeps=True) < pages / 20
-    assert faults(keeps=False) > pages / 20
+def lines(chosen):
+    environment = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"}
+    if chosen:
+        environment["GLIBC_TUNABLES"] = chosen
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "a b", "--c"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return ran.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "kept"), [(None, ""), ("glibc.malloc.arena_max=2", None)]
+)
+def test_a_process_starts_once_more_with_the_option_and_its_arguments(chosen, kept):
+    before, after, end = lines(chosen)
+    process, *_ = before.split()
+    kept = f"{chosen}:" if kept is None else kept
+    assert after == f"{process} {kept}glibc.malloc.hugetlb=1 ['a b', '--c']"
+    assert end == "on"
+
+
+def test_a_choice_of_the_users_stands():
+    (only, end) = lines("glibc.malloc.hugetlb=0")
+    assert only.endswith("glibc.malloc.hugetlb=0 ['a b', '--c']")
+    assert end == "on"

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import signal
+import threading
 
 import jax
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from jigsaw_jax import settings
 from jigsaw_jax.runtime.local import LocalRuntime
 from jigsaw_jax.store.checkpoint import Checkpoints
+from jigsaw_jax.store.files import StoreError
 
 pytestmark = pytest.mark.slow
 
@@ -171,3 +173,68 @@ def test_nothing_compiles_after_the_warm_up_and_logprobs_agree(tmp_path):
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["compilations_after_warmup"] == 0
     assert 0 < summary["logprob_abs_diff_max"] < 1e-5
+
+
+def test_a_run_that_has_ended_ends_again_at_once(tmp_path):
+    train = make_train(updates=1)
+    run(train, tmp_path)
+    # Without this alarm a run that waits for an event would wait for ever.
+    signal.alarm(60)
+    try:
+        again = run(train, tmp_path)
+    finally:
+        signal.alarm(0)
+    assert again._crew.pipeline.updates_done == 1
+
+
+def test_an_update_is_logged_in_the_round_and_version_that_it_trained(tmp_path):
+    run(make_train(updates=5, size=2), tmp_path)
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    # Two updates a round, and a version after each round.
+    assert [row["round"] for row in rows] == [0, 0, 1, 1, 2]
+    assert [row["version"] for row in rows] == [0, 0, 1, 1, 2]
+    assert json.loads((tmp_path / "summary.json").read_text())["rounds"] == 3
+
+
+def test_a_second_ctrl_c_shows_the_cursor_again_before_it_ends(tmp_path, monkeypatch):
+    runtime = LocalRuntime(
+        make_train(updates=50), run_dir=tmp_path, resume=True, operative=""
+    )
+    stopped = []
+    show, stop = runtime._progress.show, runtime._progress.stop
+    monkeypatch.setattr(runtime._progress, "stop", lambda: (stopped.append(1), stop()))
+    # The process is to go on here, so what would end it only notes its code.
+    codes = []
+    monkeypatch.setattr(os, "_exit", lambda code: codes.append((code, len(stopped))))
+
+    def interrupt(record):
+        show(record)
+        for _ in range(2 - len(codes)):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    runtime._progress.show = interrupt
+    runtime.run()
+    assert codes[0] == (130, 1)
+
+
+def test_a_disk_that_refuses_a_checkpoint_ends_the_run_with_what_the_store_says(
+    tmp_path, monkeypatch
+):
+    runtime = LocalRuntime(
+        make_train(updates=500), run_dir=tmp_path, resume=True, operative=""
+    )
+    save = runtime._record.save
+
+    def refuse(updates, *args, **kwargs):
+        if updates == 2:
+            raise StoreError("cannot save checkpoint 2: No space left on device")
+        save(updates, *args, **kwargs)
+
+    monkeypatch.setattr(runtime._record, "save", refuse)
+    with pytest.raises(StoreError, match="No space left"):
+        runtime.run()
+    alive = {thread.name for thread in threading.enumerate()}
+    assert not alive & {"learner", "sampler"}
+    # And what was saved before stands.
+    assert run(make_train(updates=3), tmp_path)._crew.is_resumed

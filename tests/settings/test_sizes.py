@@ -9,6 +9,7 @@ from jigsaw_jax.settings import (
     Learner,
     Mesh,
     Objective,
+    Pipeline,
     Sampler,
     Train,
     sizes,
@@ -103,3 +104,15 @@ def test_rows_halve_while_they_divide_as_the_packing_has_it(rows, devices, shape
     packed = packing.shapes_of(train)
     assert list(packed.rows) == shapes
     assert packed.row_trained == sizes.row_trained(train)
+
+
+def test_a_shared_prompt_leaves_more_of_a_row_to_trained_tokens():
+    train = Train(
+        updates=1,
+        decoder=TINY,
+        learner=Learner(rows=4, row_tokens=96, shared_prefix=True),
+        sampler=Sampler(prompt_buckets=(16,), new_tokens_max=8),
+        pipeline=Pipeline(samples_per_group=4),
+    )
+    # Four completions of 8 behind a prompt of 16: two thirds of 96.
+    assert sizes.row_trained(train) == 64

@@ -1,3 +1,5 @@
+import errno
+import os
 import subprocess
 import sys
 
@@ -119,3 +121,14 @@ def test_summary_and_config_are_written(tmp_path):
     run.write_summary({"updates": 3, "mean": float("nan"), "max": float("inf")})
     assert run.config.read_text() == "Train.updates = 3\n"
     assert files.read_json(run.summary) == {"updates": 3, "mean": None, "max": None}
+
+
+def test_a_disk_that_is_full_at_the_lock_is_said_in_one_line(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(StoreError, match=r"cannot write run directory .*No space left"):
+        RunDir(tmp_path).lock()
+    monkeypatch.undo()
+    RunDir(tmp_path).lock()

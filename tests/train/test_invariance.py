@@ -124,6 +124,29 @@ def test_what_is_padded_or_masked_changes_no_bit(name, poison):
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(clean))
 
 
+@EVERY_OBJECTIVE
+@pytest.mark.parametrize("row_tokens", [32, 64])
+def test_a_shared_prompt_changes_nothing(name, row_tokens):
+    """Rows of 64 hold whole groups, rows of 32 parts of them."""
+    groups = groups_of_uneven_size()
+    train = run(OBJECTIVES[name])
+    shared = run(OBJECTIVES[name], shared_prefix=True, row_tokens=row_tokens)
+    assert_near(update_once(train, [groups]), update_once(shared, [groups]))
+
+
+def test_a_shared_prompt_takes_fewer_rows():
+    groups = make_groups()
+    trajectories = sequences.trajectories(groups, mask_truncated=False)
+
+    def num_inputs(train):
+        batches = packing.pack(trajectories, packing.shapes_of(train))
+        return sum(int((batch.segment_ids_RT > 0).sum()) for batch in batches)
+
+    saved = sum(len(g.prompt.tokens) * (NUM_SAMPLES - 1) for g in groups)
+    alone, shared = run(row_tokens=64), run(row_tokens=64, shared_prefix=True)
+    assert num_inputs(alone) - num_inputs(shared) == saved
+
+
 def test_a_group_too_large_for_a_batch_is_split():
     train = run(rows=1)
     trajectories = sequences.trajectories([make_group(2)], mask_truncated=False)

@@ -1,6 +1,7 @@
 """Packing: the layout of a row by hand, and what must hold for any sequences."""
 
 import collections
+import dataclasses
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from tests.train.make_groups import run
 SHAPES = packing.Shapes(rows=(4, 2), row_tokens=8, row_trained=6, min_fill=0.5)
 
 
-def trajectory(tokens, trained, place=0):
+def trajectory(tokens, trained, place=0, **shared):
     num = len(tokens)
     return Trajectory(
         tokens_T=np.array(tokens, np.int32),
@@ -23,6 +24,7 @@ def trajectory(tokens, trained, place=0):
         logprobs_T=-np.arange(num, dtype=np.float32),
         versions_T=np.full(num, 3, np.int32),
         place=place,
+        **shared,
     )
 
 
@@ -71,17 +73,63 @@ def test_every_trained_token_is_in_one_place_behind_its_own_context(sizes):
     assert seen == expected
 
 
+def test_the_layout_of_a_shared_prompt():
+    shapes = packing.Shapes(
+        rows=(1,), row_tokens=9, row_trained=9, min_fill=0.5, shares_prefix=True
+    )
+    # Prompt 1 2 3; the second completion has a single token, so no input of its own.
+    group = {"group": 4, "num_prompt": 3}
+    a = trajectory([1, 2, 3, 10, 11, 12], {3, 4, 5}, place=7, **group)
+    b = trajectory([1, 2, 3, 20], {3}, place=8, **group)
+    c = trajectory([5, 30, 31], {1, 2}, place=0, group=2, num_prompt=1)
+    (batch,) = packing.pack([b, c, a], shapes)
+    assert batch.tokens_RT[0].tolist() == [1, 2, 3, 10, 11, 5, 30, 0, 0]
+    assert batch.positions_RT[0].tolist() == [0, 1, 2, 3, 4, 0, 1, 0, 0]
+    assert batch.segment_ids_RT[0].tolist() == [1, 1, 1, 2, 2, 4, 5, 0, 0]
+    assert batch.prefix_ids_RT[0].tolist() == [1, 1, 1, 1, 1, 4, 4, 0, 0]
+    assert batch.targets_RM[0].tolist() == [10, 11, 12, 20, 30, 31, 0, 0, 0]
+    assert batch.index_RM[0].tolist() == [2, 3, 4, 2, 5, 6, 0, 0, 0]
+    assert batch.sequence_ids_RM[0].tolist() == [2, 2, 2, 3, 5, 5, 0, 0, 0]
+    assert batch.places_RM[0].tolist() == [7, 7, 7, 8, 0, 0, 0, 0, 0]
+
+
+def test_what_shares_no_prompt_stands_alone():
+    pairs = [from_pair((i,), (i + 1, i + 2)) for i in range(4)]
+    alone, shared = (
+        packing.pack(pairs, dataclasses.replace(SHAPES, shares_prefix=shares))
+        for shares in (False, True)
+    )
+    for one, other in zip(alone, shared, strict=True):
+        assert one.segment_ids_RT.tolist() == other.segment_ids_RT.tolist()
+        assert other.prefix_ids_RT.tolist() == other.segment_ids_RT.tolist()
+
+
+def test_a_group_larger_than_a_row_repeats_its_prompt():
+    shapes = packing.Shapes(
+        rows=(4,), row_tokens=6, row_trained=6, min_fill=0.5, shares_prefix=True
+    )
+    many = [
+        trajectory([1, 2, 30, 31, 32], {2, 3, 4}, place=p, group=0, num_prompt=2)
+        for p in range(3)
+    ]
+    (batch,) = packing.pack(many, shapes)
+    assert batch.tokens_RT[0].tolist() == [1, 2, 30, 31, 30, 31]
+    assert batch.tokens_RT[1].tolist() == [1, 2, 30, 31, 0, 0]
+    assert sorted(set(batch.places_RM[batch.mask_RM].tolist())) == [0, 1, 2]
+
+
 def test_best_fit_takes_the_fullest_row_that_has_room():
     shapes = packing.Shapes(rows=(4,), row_tokens=10, row_trained=10, min_fill=0.5)
     # Inputs 7 and 6 open rows; 3 fills the first although the second has room too.
     pairs = [from_pair((1,) * num, (2,)) for num in (6, 7, 3, 4)]
-    rows = packing.best_fit(pairs, shapes)
-    assert [[p.num_inputs for p in row] for row in rows] == [[7, 3], [6, 4]]
+    rows = packing.best_fit(packing.units(pairs, shapes), 10, 10)
+    assert [[unit.num_inputs for unit in row] for row in rows] == [[7, 3], [6, 4]]
 
 
 def test_places_for_trained_tokens_close_a_row_too():
     pairs = [from_pair((1,), (2,) * 4)] * 2
-    assert len(packing.best_fit(pairs, SHAPES)) == 2
+    rows = packing.best_fit(packing.units(pairs, SHAPES), 8, 6)
+    assert len(rows) == 2
 
 
 @pytest.mark.parametrize(

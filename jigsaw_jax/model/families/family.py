@@ -111,8 +111,9 @@ class Family:
                 value = config["hidden_size"] // heads if field == "head_dim" else heads
             if key not in config and value is None:
                 raise ValueError(f"config.json: {key} must be set, got nothing")
-            is_real = field in _REAL and value is not None
-            values[field] = float(value) if is_real else value
+            if field in _REAL and value is not None:
+                value = float(value)
+            values[field] = value
         values |= self._windows(config)
         values |= rope.read(config, has_local_base=self.has_local_base)
         decoder = Decoder(**values)

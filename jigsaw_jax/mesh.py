@@ -21,6 +21,8 @@ MESH_AXES: dict[str, str | tuple[str, ...] | None] = {
     "heads": "tensor",
     "kv_heads": "tensor",
     "head_dim": None,
+    # Every device has a slice of each expert's hidden dim, so no token travels.
+    "expert": None,
     "layers": None,
 }
 

@@ -19,7 +19,8 @@ def check_files(train: settings.Train) -> None:
       train: the run.
 
     Raises:
-      ConfigError: a file or an installed package is missing.
+      ConfigError: a file or an installed package is missing, or a Hugging Face
+        folder is not whole or of another model.
     """
     paths = {
         "Data.path": train.data.path,
@@ -29,7 +30,9 @@ def check_files(train: settings.Train) -> None:
     for name, path in paths.items():
         if path is None:
             continue
-        if path.startswith(_PACKAGE):
+        if name == "Weights.path" and train.weights.source == "hf":
+            _check_folder(path, train.decoder)
+        elif path.startswith(_PACKAGE):
             _check_package(name, path.removeprefix(_PACKAGE))
         elif not pathlib.Path(path).is_file():
             raise ConfigError(
@@ -89,6 +92,16 @@ def _check_same_run(run_dir: pathlib.Path, train: settings.Train) -> None:
                 f"--run_dir must be of this run, got {run_dir}, whose {name} is "
                 f"{old[name]!r} instead of {new[name]!r}; choose another --run_dir"
             )
+
+
+def _check_folder(path: str, decoder: settings.Decoder) -> None:
+    # Imported here: it loads JAX, and most runs name no such folder.
+    from jigsaw_jax.model.hf_folder import Folder
+
+    try:
+        Folder(path).check(decoder)
+    except ValueError as error:
+        raise ConfigError(f"Weights.path: {error}") from None
 
 
 def _check_package(name: str, package: str) -> None:

@@ -56,8 +56,12 @@ def attend(
     mask_BTS: Bool[Array, "B T S"],
     *,
     precision: jax.lax.Precision,
+    scale: float,
+    soft_cap: float | None = None,
 ) -> Float[Array, "B T N H"]:
     """Softmax attention; query heads of one group share a key-value head.
+
+    Scores are multiplied by `scale`, then bent to stay within `soft_cap`.
 
     Keys lie as `K H S` and values as `K S H`, and the queries of a group (its heads
     and positions) are the rows of one small matrix. XLA's CPU backend runs both
@@ -70,7 +74,9 @@ def attend(
     scores = jnp.matmul(
         rows, k_BKHS, precision=precision, preferred_element_type=jnp.float32
     )
-    scores = scores.reshape(b, k, t, n // k, -1) * h**-0.5
+    scores = scores.reshape(b, k, t, n // k, -1) * scale
+    if soft_cap is not None:
+        scores = soft_cap * jnp.tanh(scores / soft_cap)
     scores = jnp.where(mask_BTS[:, None, :, None], scores, -jnp.inf)
     weights = jax.nn.softmax(scores, axis=-1).astype(v_BKSH.dtype)
     weights = weights.reshape(b, k, t * (n // k), -1)

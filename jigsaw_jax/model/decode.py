@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jigsaw_jax.model import attention
 from jigsaw_jax.model.attention import KeysValues
 from jigsaw_jax.model.decoder import choose, ends, rotary_turns, run_layers
-from jigsaw_jax.model.layer import Layer, precision
+from jigsaw_jax.model.layer import Layer, score_options
 from jigsaw_jax.settings import Decoder
 from jigsaw_jax.types import Array, Bool, Float, Int, Params
 
@@ -135,7 +135,7 @@ def _run(
             new = write(old, k, v)
             mask = choose(decoder, index, *masks)
             out = attention.attend(
-                q, new.k_BKHS, new.v_BKSH, mask, precision=precision(decoder)
+                q, new.k_BKHS, new.v_BKSH, mask, **score_options(decoder)
             )
             return out, new
 

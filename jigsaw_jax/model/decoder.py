@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jigsaw_jax.model import attention, rotary
-from jigsaw_jax.model.layer import Ends, Layer, precision
+from jigsaw_jax.model.layer import Ends, Layer, score_options
 from jigsaw_jax.settings import Decoder
 from jigsaw_jax.types import Array, Float, Int, Params
 
@@ -105,7 +105,7 @@ def forward(
         def attend(q: Array, k: Array, v: Array) -> tuple[Array, None]:
             cached = attention.as_cached(k, v)
             return attention.attend(
-                q, *cached, mask_BTS, precision=precision(decoder)
+                q, *cached, mask_BTS, **score_options(decoder)
             ), None
 
         return layer(x, choose(decoder, index, *turns), attend)
@@ -161,9 +161,7 @@ def run_layers(
 
 def choose(decoder: Decoder, index: int | Array, of_global: Any, of_local: Any) -> Any:
     """What belongs to layer `index`: the global or the local variant."""
-    if decoder.sliding_window is None:
-        return of_global
-    is_global = (index + 1) % decoder.global_every == 0
+    is_global = decoder.is_global(index)
     if isinstance(is_global, bool):
         return of_global if is_global else of_local
     return jax.tree.map(functools.partial(jnp.where, is_global), of_global, of_local)
@@ -173,10 +171,11 @@ def rotary_turns(
     decoder: Decoder, positions_BT: Int[Array, "B T"]
 ) -> tuple[rotary.Turn, rotary.Turn]:
     """Rotary angles of global and of local layers."""
-    return (
-        rotary.turn(positions_BT, decoder.head_dim, decoder.rope_base),
-        rotary.turn(positions_BT, decoder.head_dim, decoder.rope_local_base),
+    of_global, of_local = (
+        rotary.turn(positions_BT, rotary.rates(decoder, is_global=is_global))
+        for is_global in (True, False)
     )
+    return of_global, of_local
 
 
 def _drawn(module: Any, decoder: Decoder, key: Array) -> Params:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jigsaw_jax.model import rotary
+from jigsaw_jax.model.experts import Experts, activate, mixture
 from jigsaw_jax.model.product import product
 from jigsaw_jax.settings import Decoder
 from jigsaw_jax.types import Array, Float, Int
@@ -27,12 +28,27 @@ def precision(decoder: Decoder) -> jax.lax.Precision:
     return jax.lax.Precision.HIGHEST if exact else jax.lax.Precision.DEFAULT
 
 
+def score_options(decoder: Decoder) -> dict[str, Any]:
+    """Keywords of `attention.attend` that every layer shares."""
+    return {
+        "precision": precision(decoder),
+        "scale": (decoder.query_pre_attn_scalar or decoder.head_dim) ** -0.5,
+        "soft_cap": decoder.attention_soft_cap,
+    }
+
+
 def _weight(
     draw: Draw, decoder: Decoder, shape: tuple[int, ...], axes: tuple[str, ...]
 ) -> nnx.Param:
     """A normal random weight whose metadata names its logical axes."""
     value = draw(shape)
     return nnx.Param(value * jnp.asarray(decoder.init_scale, value.dtype), axes=axes)
+
+
+def _bias(decoder: Decoder, num_heads: int, axis: str) -> nnx.Param:
+    """A bias of zeros; heads are flattened, since one dim means no weight decay."""
+    size = num_heads * decoder.head_dim
+    return nnx.Param(jnp.zeros((size,), jnp.dtype(decoder.param_dtype)), axes=(axis,))
 
 
 def _norm(decoder: Decoder, size: int, axis: str) -> nnx.Param:
@@ -52,6 +68,13 @@ def rms_norm(decoder: Decoder, x: Array, weight: Array) -> Array:
     return (x32 * jax.lax.rsqrt(square + decoder.norm_eps) * scale).astype(x.dtype)
 
 
+def _biased(
+    heads_BTNH: Float[Array, "B T N H"], bias: Array
+) -> Float[Array, "B T N H"]:
+    shape = (1, 1, *heads_BTNH.shape[2:])
+    return heads_BTNH + bias.astype(heads_BTNH.dtype).reshape(shape)
+
+
 class Layer(nnx.Module):
     """Attention and gated MLP, each with its norm and residual.
 
@@ -61,12 +84,11 @@ class Layer(nnx.Module):
     """
 
     def __init__(self, decoder: Decoder, draw: Draw) -> None:
-        d, n, k, h, f = (
+        d, n, k, h = (
             decoder.model_dim,
             decoder.num_heads,
             decoder.num_kv_heads,
             decoder.head_dim,
-            decoder.hidden_dim,
         )
         self.decoder = decoder
         self.attention_norm = _norm(decoder, d, "embed")
@@ -79,13 +101,25 @@ class Layer(nnx.Module):
         if decoder.qk_norm:
             self.query_norm = _norm(decoder, h, "head_dim")
             self.key_norm = _norm(decoder, h, "head_dim")
+        if decoder.qkv_bias:
+            self.query_bias = _bias(decoder, n, "heads")
+            self.key_bias = _bias(decoder, k, "kv_heads")
+            self.value_bias = _bias(decoder, k, "kv_heads")
         self.mlp_norm = _norm(decoder, d, "embed")
-        self.gate = _weight(draw, decoder, (d, f), ("embed", "mlp"))
-        self.up = _weight(draw, decoder, (d, f), ("embed", "mlp"))
-        self.down = _weight(draw, decoder, (f, d), ("mlp", "embed"))
+        self._init_mlp(draw)
         if decoder.sandwich_norms:
             self.attention_out_norm = _norm(decoder, d, "embed")
             self.mlp_out_norm = _norm(decoder, d, "embed")
+
+    def _init_mlp(self, draw: Draw) -> None:
+        decoder = self.decoder
+        d, f, u = decoder.model_dim, decoder.hidden_dim, decoder.num_experts
+        size, axis = ((u,), ("expert",)) if u else ((), ())
+        if u:
+            self.router = _weight(draw, decoder, (d, u), ("embed", "expert"))
+        self.gate = _weight(draw, decoder, (*size, d, f), (*axis, "embed", "mlp"))
+        self.up = _weight(draw, decoder, (*size, d, f), (*axis, "embed", "mlp"))
+        self.down = _weight(draw, decoder, (*size, f, d), (*axis, "mlp", "embed"))
 
     def _product(self, equation: str, x: Array, weight: nnx.Param) -> Array:
         matrix = weight[...].astype(x.dtype)
@@ -103,6 +137,10 @@ class Layer(nnx.Module):
         q_BTNH = self._product("BTD,DNH->BTNH", y_BTD, self.query)
         k_BTKH = self._product("BTD,DKH->BTKH", y_BTD, self.key)
         v_BTKH = self._product("BTD,DKH->BTKH", y_BTD, self.value)
+        if self.decoder.qkv_bias:
+            q_BTNH = _biased(q_BTNH, self.query_bias[...])
+            k_BTKH = _biased(k_BTKH, self.key_bias[...])
+            v_BTKH = _biased(v_BTKH, self.value_bias[...])
         if self.decoder.qk_norm:
             q_BTNH = rms_norm(self.decoder, q_BTNH, self.query_norm[...])
             k_BTKH = rms_norm(self.decoder, k_BTKH, self.key_norm[...])
@@ -116,13 +154,19 @@ class Layer(nnx.Module):
 
     def _mlp(self, x_BTD: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         y_BTD = rms_norm(self.decoder, x_BTD, self.mlp_norm[...])
-        gate_BTF = self._product("BTD,DF->BTF", y_BTD, self.gate)
-        if self.decoder.activation == "silu":
-            gate_BTF = jax.nn.silu(gate_BTF)
+        if self.decoder.num_experts:
+            weights = (self.router, self.gate, self.up, self.down)
+            y_BTD = mixture(
+                self.decoder,
+                y_BTD,
+                Experts(*(weight[...].astype(y_BTD.dtype) for weight in weights)),
+                precision=precision(self.decoder),
+            )
         else:
-            gate_BTF = jax.nn.gelu(gate_BTF, approximate=True)
-        up_BTF = self._product("BTD,DF->BTF", y_BTD, self.up)
-        y_BTD = self._product("BTF,FD->BTD", gate_BTF * up_BTF, self.down)
+            gate_BTF = self._product("BTD,DF->BTF", y_BTD, self.gate)
+            up_BTF = self._product("BTD,DF->BTF", y_BTD, self.up)
+            gated_BTF = activate(self.decoder, gate_BTF) * up_BTF
+            y_BTD = self._product("BTF,FD->BTD", gated_BTF, self.down)
         if self.decoder.sandwich_norms:
             y_BTD = rms_norm(self.decoder, y_BTD, self.mlp_out_norm[...])
         return y_BTD
@@ -164,10 +208,12 @@ class Ends(nnx.Module):
         """Float32 logits of normalised hidden states `[..., D]`."""
         tied = self.decoder.tied_head
         weight = self.embedding[...] if tied else self.head[...]
-        return jnp.einsum(
+        logits = jnp.einsum(
             "...D,VD->...V" if tied else "...D,DV->...V",
             hidden,
             weight.astype(hidden.dtype),
             precision=precision(self.decoder),
             preferred_element_type=jnp.float32,
         )
+        cap = self.decoder.logit_soft_cap
+        return logits if cap is None else cap * jnp.tanh(logits / cap)

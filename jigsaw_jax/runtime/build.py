@@ -64,9 +64,9 @@ def build(train: Train) -> Parts:
     with _refusing("data", train.data.path or train.data.task):
         source = _open(train, tokenizer, "train")
         held_out = _open(train, tokenizer, "held_out")
-    with _refusing("weights", train.weights.path or train.weights.source):
-        params = first_params(train)
     learner_mesh, sampler_mesh = meshes.build_meshes(train.mesh, jax.devices())
+    with _refusing("weights", train.weights.path or train.weights.source):
+        params = first_params(train, learner_mesh)
     engine = Engine(
         train.decoder,
         train.sampler,
@@ -92,10 +92,19 @@ def stop_tokens(train: Train, tokenizer: Tokenizer) -> tuple[int, ...]:
     return tuple(token for token in chosen if token >= 0)
 
 
-def first_params(train: Train) -> Any:
-    """The weights that the run starts from."""
+def first_params(train: Train, mesh: jax.sharding.Mesh) -> Any:
+    """The weights that the run starts from; a folder's come sharded over `mesh`."""
+    # Imported here: most runs read no file, and the readers take a while to load.
+    if train.weights.source == "hf":
+        from jigsaw_jax.model.hf_folder import Folder
+        from jigsaw_jax.model.hf_load import load_folder
+
+        assert train.weights.path is not None
+        shapes = jax.eval_shape(lambda: model.init_params(train.decoder, 0))
+        axes = model.logical_axes(train.decoder)
+        shardings = meshes.sharding_tree(mesh, axes, shapes)
+        return load_folder(Folder(train.weights.path), train.decoder, shardings)
     if train.weights.source == "gguf":
-        # Imported here: most runs read no file, and its reader takes a while to load.
         from jigsaw_jax.model import gguf
 
         assert train.weights.path is not None

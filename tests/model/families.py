@@ -1,5 +1,7 @@
 """Tiny decoders of each family, with weights far from their symmetric start."""
 
+import dataclasses
+
 import jax
 import numpy as np
 
@@ -30,7 +32,42 @@ GEMMA3 = Decoder(
     sliding_window=5,
     global_every=2,
 )
-FAMILIES = {"llama": LLAMA, "qwen3": QWEN3, "gemma3": GEMMA3}
+LLAMA31 = Decoder(
+    **SIZES,
+    rope_base=500.0,
+    rope_scaling="llama3",
+    rope_factor=8.0,
+    rope_original_length=32,
+)
+QWEN2 = Decoder(**SIZES, rope_base=1e4, qkv_bias=True)
+QWEN3_MOE = Decoder(
+    **SIZES, rope_base=1e6, qk_norm=True, num_experts=5, experts_per_token=2
+)
+GEMMA2 = Decoder(
+    **SIZES,
+    norm_has_offset=True,
+    sandwich_norms=True,
+    activation="gelu",
+    scale_embedding=True,
+    sliding_window=5,
+    global_every=2,
+    query_pre_attn_scalar=6.0,
+    attention_soft_cap=2.0,
+    logit_soft_cap=4.0,
+)
+MISTRAL = Decoder(**SIZES, tied_head=False, sliding_window=5, global_every=0)
+GEMMA3_4B = dataclasses.replace(GEMMA3, rope_scaling="linear", rope_factor=8.0)
+FAMILIES = {
+    "llama": LLAMA,
+    "llama31": LLAMA31,
+    "qwen2": QWEN2,
+    "qwen3": QWEN3,
+    "qwen3_moe": QWEN3_MOE,
+    "gemma2": GEMMA2,
+    "gemma3": GEMMA3,
+    "gemma3_4b": GEMMA3_4B,
+    "mistral": MISTRAL,
+}
 
 
 def random_params(decoder, seed=0):

@@ -85,14 +85,17 @@ def test_logical_axes_name_every_dim_of_every_leaf(decoder, scan):
     decoder = dataclasses.replace(decoder, scan_layers=scan)
     sizes = {
         "vocab": 62, "embed": 24, "mlp": 40, "heads": 4, "kv_heads": 2, "head_dim": 8,
-        "layers": 2,
+        "layers": 2, "expert": 5,
     }  # fmt: skip
-    named = jax.tree.map(
-        lambda leaf, axes: leaf.shape == tuple(sizes[a] for a in axes),
-        model.init_params(decoder, 0),
-        model.logical_axes(decoder),
-    )
-    assert all(jax.tree.leaves(named))
+    params, axes = model.init_params(decoder, 0), model.logical_axes(decoder)
+
+    def check(path, leaf, names):
+        shape = tuple(sizes[name] for name in names)
+        if path[-1].key.endswith("_bias"):
+            shape = (*shape[:-1], shape[-1] * decoder.head_dim)
+        assert leaf.shape == shape
+
+    jax.tree_util.tree_map_with_path(check, params, axes)
 
 
 def test_packed_sequences_do_not_see_each_other(decoder):

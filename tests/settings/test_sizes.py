@@ -35,6 +35,8 @@ TINY = Decoder(
         {"sandwich_norms": True, "norm_has_offset": True, "scale_embedding": True},
         {"tied_head": False},
         {"scan_layers": True, "num_kv_heads": 1},
+        {"qkv_bias": True},
+        {"num_experts": 5, "experts_per_token": 2},
     ],
     ids=str,
 )

@@ -1,0 +1,1 @@
+"""Our numbers against those of transformers, through small stored files."""

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jigsaw_jax import mesh as meshes
 from jigsaw_jax.model import attention, rotary
 from jigsaw_jax.model.layer import Ends, Layer, precision
 from jigsaw_jax.settings import Decoder
@@ -116,7 +117,32 @@ def forward(
 
 def logits(decoder: Decoder, params: Params, hidden: Array) -> Array:
     """Float32 logits `[..., V]` of normalised hidden states `[..., D]`."""
-    return ends(decoder, params).logits(hidden)
+    return head(decoder, params)(hidden)
+
+
+def head(decoder: Decoder, params: Params) -> Callable[[Array], Array]:
+    """The map from normalised hidden states `[..., D]` to float32 logits `[..., V]`.
+
+    Make it outside a loop that calls it: on a mesh the head's weights are laid out
+    here, and their gradients are summed in float32. Each device takes its share of the
+    vocabulary for all rows, since rows are far smaller than the head; where the
+    vocabulary does not divide, its share of the rows.
+    """
+    if not meshes.is_spread("logits", decoder.vocab_size):
+        spread = ends(decoder, params)
+        return lambda hidden: spread.logits(meshes.constrain(hidden, "rows"))
+    weights = dict(params["ends"])
+    if decoder.tied_head:
+        weights["embedding"] = meshes.constrain(weights["embedding"], "logits")
+    else:
+        weights["head"] = meshes.constrain(weights["head"], None, "logits")
+    spread = ends(decoder, {"ends": weights})
+
+    def logits_of(hidden: Array) -> Array:
+        logits = spread.logits(meshes.constrain(hidden))
+        return meshes.constrain(logits, *(None,) * (logits.ndim - 1), "logits")
+
+    return logits_of
 
 
 def ends(decoder: Decoder, params: Params) -> Ends:
@@ -143,6 +169,7 @@ def run_layers(
     graph, _ = nnx.split(_abstract(Layer, decoder))
 
     def step(x: Array, weights: Params, context: Any, index: int | Array) -> Any:
+        x = meshes.constrain(x, "rows")
         return body(x, nnx.merge(graph, weights), index, context)
 
     if decoder.scan_layers:

@@ -66,7 +66,7 @@ def token_logprobs(
     )
     hidden_RMD = jnp.take_along_axis(hidden_RTD, batch.index_RM[:, :, None], axis=1)
     return logprob.chunked_logprobs(
-        lambda hidden: model.logits(train.decoder, params, hidden),
+        model.head(train.decoder, params),
         hidden_RMD,
         batch.targets_RM,
         temperature=temperature,

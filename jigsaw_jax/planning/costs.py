@@ -42,7 +42,7 @@ class Cost:
       collective_s: of all collectives, as if nothing ran beside them.
       collectives: (kind, bytes, group) to runs.
       unestimated: kernels without cycles to runs.
-      uncounted: loops of unknown trip count; each is taken to run once.
+      uncounted: loops of unknown trip count, taken to run `open_trips` times.
     """
 
     time_s: float = 0.0
@@ -77,10 +77,14 @@ class Walk:
       module: the program.
       chip: it was compiled for.
       num_devices: that run it together.
+      open_trips: runs of a loop whose count the text doesn't say.
     """
 
-    def __init__(self, module: Module, chip: Chip, num_devices: int) -> None:
+    def __init__(
+        self, module: Module, chip: Chip, num_devices: int, *, open_trips: int = 1
+    ) -> None:
         self._module, self._chip, self._num_devices = module, chip, num_devices
+        self._open_trips = open_trips
         self._done: dict[str, Cost] = {}
 
     def cost(self, name: str | None = None) -> Cost:
@@ -148,7 +152,8 @@ class Walk:
         """(computation, runs, whether the runs are known)."""
         if item.opcode == "while":
             count = trips.trip_count(self._module, caller, item)
-            return item.called("body"), 1 if count is None else count, count is not None
+            is_known = count is not None
+            return item.called("body"), count if is_known else self._open_trips, is_known
         if item.opcode == "conditional":
             # The dear branch of our only one sorts the vocabulary for top-k and top-p,
             # which training never asks for.

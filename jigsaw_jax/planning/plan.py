@@ -1,0 +1,110 @@
+"""Makes the plan of a run: refuse, lower, check, compile, describe."""
+
+from typing import Any
+
+from jigsaw_jax.planning import flops, memory, programs, roofline
+from jigsaw_jax.planning.chips import Slice, parse_slice
+from jigsaw_jax.settings import Train
+
+
+def make(
+    train: Train,
+    *,
+    sampler_topology: str | None,
+    learner_topology: str | None,
+    name: str,
+) -> dict[str, Any]:
+    """Compile the run's programs for two slices and say what they cost.
+
+    Args:
+      train: the run.
+      sampler_topology: like "v5e:2x4".
+      learner_topology: likewise.
+      name: of the run.
+
+    Returns:
+      The plan, as JSON values.
+
+    Raises:
+      PlanError: nothing fits, or the compiler isn't there.
+      ValueError: a slice is unknown, or has other chips than the mesh asks for.
+    """
+    on_sampler = parse_slice("--sampler_topology", sampler_topology)
+    on_learner = parse_slice("--learner_topology", learner_topology)
+    _check_chips("sampler", train.mesh.sampler_tensor, on_sampler)
+    _check_chips("learner", train.mesh.learner_devices, on_learner)
+    _check_fits(train, on_sampler, on_learner)
+    counted = {
+        "generate": flops.generate(train),
+        "prefill": flops.prefill(train),
+        "gradient": flops.gradient(train, train.learner.rows),
+        "step": flops.Flops(model=0.0, program=0.0),
+    }
+    of_sampler = _compiled(
+        programs.lower_sampler(train, programs.tpu_devices(on_sampler)), on_sampler
+    )
+    of_learner = _compiled(
+        programs.lower_learner(train, programs.tpu_devices(on_learner)), on_learner
+    )
+    steps = train.sampler.steps_per_call
+    call = flops.Flops(
+        model=steps * counted["generate"].model,
+        program=steps * counted["generate"].program,
+    )
+    sampled = {
+        "generate": roofline.describe(
+            of_sampler["generate"], call, on_sampler, open_trips=steps
+        ),
+        "prefill": roofline.describe(
+            of_sampler["prefill"], counted["prefill"], on_sampler
+        ),
+    }
+    learned = {
+        key: roofline.describe(of_learner[key], counted[key], on_learner)
+        for key in ("gradient", "step")
+    }
+    return {
+        "name": name,
+        "sampler": roofline.sampler(train, sampled, on_sampler),
+        "learner": roofline.learner(train, learned, on_learner),
+        "flops_check": _flops_check(train, counted),
+    }
+
+
+def _compiled(lowered: dict, on: Slice) -> dict[str, programs.Program]:
+    return {
+        name: programs.compile_program(name, program, on)
+        for name, program in lowered.items()
+    }
+
+
+def _check_chips(side: str, needed: int, on: Slice) -> None:
+    if needed != on.num_chips:
+        axes = "sampler_tensor" if side == "sampler" else "data x fsdp x tensor"
+        raise ValueError(
+            f"--{side}_topology must have as many chips as Mesh.{axes} = {needed}, "
+            f"got {on.name!r} with {on.num_chips}"
+        )
+
+
+def _check_fits(train: Train, on_sampler: Slice, on_learner: Slice) -> None:
+    """Refuse before the compiler takes its minutes."""
+    spread = train.mesh.data * train.mesh.fsdp
+    slots = train.sampler.slots
+    checks = (
+        ("sampler", memory.sampler(train), on_sampler, 1 / slots),
+        ("learner", memory.learner(train), on_learner, spread / train.learner.rows),
+    )
+    for side, held, on, smallest in checks:
+        refusal = memory.refusal(side, held, on.chip.hbm_bytes, smallest)
+        if refusal:
+            raise programs.PlanError(refusal)
+
+
+def _flops_check(train: Train, counted: dict[str, flops.Flops]) -> dict[str, float]:
+    """XLA's count of the unrolled program over ours; it has elementwise work too."""
+    unrolled = programs.unrolled_flops(train)
+    return {
+        name: unrolled[name] / counted[name].program
+        for name in ("gradient", "generate", "prefill")
+    }

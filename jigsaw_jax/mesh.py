@@ -20,6 +20,7 @@ MESH_AXES: dict[str, str | tuple[str, ...] | None] = {
     "embed": "fsdp",
     "vocab": "tensor",
     "logits": ("data", "fsdp", "tensor"),
+    "slots": ("data", "fsdp", "tensor"),
     "mlp": "tensor",
     "heads": "tensor",
     "kv_heads": "tensor",
@@ -28,8 +29,9 @@ MESH_AXES: dict[str, str | tuple[str, ...] | None] = {
 }
 
 # A model has few key-value heads, often fewer than devices on `tensor`; each device
-# then holds all of them. Every other dim has to divide.
-REPLICATED_WHERE_UNEVEN = frozenset({"kv_heads"})
+# then holds all of them, and draws for all slots where these don't divide. Every other
+# dim has to divide.
+REPLICATED_WHERE_UNEVEN = frozenset({"kv_heads", "slots"})
 
 
 def build_meshes(
@@ -119,7 +121,7 @@ def constrain(x: jax.Array, *logical_axes: str | None) -> jax.Array:
 
     Args:
       x: an array inside a program.
-      logical_axes: of its first dims; those behind are whole everywhere.
+      *logical_axes: of its first dims; those behind are whole everywhere.
 
     Returns:
       The array.
@@ -168,13 +170,13 @@ def abstract(tree: Any, shardings: Any) -> Any:
     Returns:
       A tree of `jax.ShapeDtypeStruct`.
     """
+
+    def one(x: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
     if isinstance(shardings, NamedSharding):
-        shardings = jax.tree.map(lambda _: shardings, tree)
-    return jax.tree.map(
-        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-        tree,
-        shardings,
-    )
+        return jax.tree.map(lambda x: one(x, shardings), tree)
+    return jax.tree.map(one, tree, shardings)
 
 
 def rows_sharding(mesh: jax.sharding.Mesh) -> NamedSharding:

@@ -10,4 +10,12 @@ from jigsaw_jax.model.decoder import (
     unstack,
 )
 
-__all__ = ["forward", "head", "init_params", "logical_axes", "logits", "stack", "unstack"]
+__all__ = [
+    "forward",
+    "head",
+    "init_params",
+    "logical_axes",
+    "logits",
+    "stack",
+    "unstack",
+]

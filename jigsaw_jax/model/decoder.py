@@ -164,7 +164,8 @@ def run_layers(
 
     `contexts` and what the bodies carry out (the second of the result) hold one entry
     a layer: a tuple of them when unrolled, stacked `[L, ...]` when scanned. `index` is
-    an int when unrolled and a traced scalar when scanned.
+    an int when unrolled and a traced scalar when scanned. A scanned body is given the
+    whole stack and returns it, so that it can write one token of a cache in place.
     """
     graph, _ = nnx.split(_abstract(Layer, decoder))
 
@@ -174,8 +175,17 @@ def run_layers(
 
     if decoder.scan_layers:
         step = jax.checkpoint(step) if remat else step
-        items = (params["layers"], contexts, jnp.arange(decoder.num_layers))
-        return jax.lax.scan(lambda x, item: step(x, *item), x_BTD, items)
+        items = (params["layers"], jnp.arange(decoder.num_layers))
+        if contexts is None:
+            return jax.lax.scan(
+                lambda x, item: step(x, item[0], None, item[1]), x_BTD, items
+            )
+        carry, _ = jax.lax.scan(
+            lambda carry, item: (step(carry[0], item[0], carry[1], item[1]), None),
+            (x_BTD, contexts),
+            items,
+        )
+        return carry
     step = jax.checkpoint(step, static_argnums=3) if remat else step
     carried = []
     for index in range(decoder.num_layers):

@@ -96,9 +96,10 @@ class Walk:
 
     def _of(self, computation: Computation) -> Cost:
         cost = Cost()
-        inner_s = beside_s = alone_s = 0.0
+        kernels_s = inner_s = beside_s = alone_s = 0.0
         for item in computation.instructions.values():
-            cost.hbm_bytes += traffic.hbm_bytes(self._module, computation, item)
+            size = traffic.hbm_bytes(self._module, computation, item)
+            cost.hbm_bytes += size
             if item.opcode in ("while", "conditional", "call"):
                 inner_s += self._nested(cost, computation, item)
                 continue
@@ -111,33 +112,14 @@ class Walk:
                 alone_s += seconds * (not found.is_async)
             if item.cycles is not None:
                 cost.cycles += item.cycles
+                kernels_s += item.cycles / self._chip.clock_hz
             elif found is None and self._is_kernel(item):
-                size = traffic.hbm_bytes(self._module, computation, item)
-                cost.kernels_s += size / self._chip.hbm_bytes_s
+                seconds = size / self._chip.hbm_bytes_s
+                cost.kernels_s += seconds
+                kernels_s += seconds
                 cost.unestimated[item.target or f"{item.opcode} {item.source}"] += 1
-        own_s = self._own_s(cost, computation)
-        cost.time_s = max(own_s + inner_s, beside_s) + alone_s
+        cost.time_s = max(kernels_s + inner_s, beside_s) + alone_s
         return cost
-
-    def _own_s(self, cost: Cost, computation: Computation) -> float:
-        """Of the computation's kernels alone, without what it calls."""
-        cycles = sum(
-            item.cycles or 0
-            for item in computation.instructions.values()
-            if item.opcode not in ("while", "conditional", "call")
-        )
-        nested = sum(
-            times * self.cost(name).kernels_s
-            for name, times in self._calls(computation)
-        )
-        return cycles / self._chip.clock_hz + cost.kernels_s - nested
-
-    def _calls(self, computation: Computation) -> list[tuple[str, int]]:
-        calls = []
-        for item in computation.instructions.values():
-            if item.opcode in ("while", "conditional", "call"):
-                calls.append(self._call(computation, item)[:2])
-        return calls
 
     def _nested(self, cost: Cost, caller: Computation, item: Instruction) -> float:
         """Adds what an instruction calls; returns its time."""
@@ -153,7 +135,11 @@ class Walk:
         if item.opcode == "while":
             count = trips.trip_count(self._module, caller, item)
             is_known = count is not None
-            return item.called("body"), count if is_known else self._open_trips, is_known
+            return (
+                item.called("body"),
+                count if is_known else self._open_trips,
+                is_known,
+            )
         if item.opcode == "conditional":
             # The dear branch of our only one sorts the vocabulary for top-k and top-p,
             # which training never asks for.

@@ -18,10 +18,12 @@ class Flops:
     Attributes:
       model: what the mathematics needs.
       program: what the program does.
+      attention: the part of it that an attention kernel would do.
     """
 
-    model: float
-    program: float
+    model: int | float
+    program: int | float
+    attention: int | float = 0
 
 
 def gradient(train: Train, num_rows: int) -> Flops:
@@ -45,6 +47,7 @@ def gradient(train: Train, num_rows: int) -> Flops:
     return Flops(
         model=passes * (layers + attention / 2 + head),
         program=passes * (layers + attention + head) + again,
+        attention=(passes + learner.remat) * attention,
     )
 
 
@@ -55,7 +58,7 @@ def generate(train: Train) -> Flops:
     width = decoder.num_heads * decoder.head_dim
     attention = 4 * sampler.length_max * width * decoder.num_layers
     total = float(sampler.slots * (2 * weights + attention))
-    return Flops(model=total, program=total)
+    return Flops(model=total, program=total, attention=float(sampler.slots * attention))
 
 
 def prefill(train: Train) -> Flops:
@@ -66,7 +69,11 @@ def prefill(train: Train) -> Flops:
     last = 2 * decoder.model_dim * decoder.num_kv_heads * decoder.head_dim
     layers = 2 * tokens * (layer_weights(decoder) * whole + last)
     attention = attention_flops(decoder, 1, tokens) * whole / decoder.num_layers
-    return Flops(model=layers + attention / 2, program=layers + attention)
+    return Flops(
+        model=layers + attention / 2,
+        program=layers + attention,
+        attention=attention,
+    )
 
 
 def layer_weights(decoder: Decoder) -> int:

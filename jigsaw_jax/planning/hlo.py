@@ -20,7 +20,7 @@ class Shape:
     Attributes:
       dtype: as HLO spells it, "bf16".
       dims: sizes.
-      is_in_hbm: it lies in HBM, not in the chip's vector or scalar memory.
+      is_in_hbm: it lies in HBM: no scalar, nor in the chip's own memory.
     """
 
     dtype: str
@@ -181,7 +181,7 @@ def _shapes(text: str) -> tuple[Shape, ...]:
         Shape(
             dtype=dtype,
             dims=tuple(int(size) for size in dims.split(",") if size),
-            is_in_hbm="S(" not in layout,
+            is_in_hbm=bool(dims) and "S(" not in layout,
         )
         for dtype, dims, layout in _SHAPE.findall(text)
     )

@@ -24,20 +24,20 @@ class Held:
       scaled: in proportion to rows, or to slots.
     """
 
-    fixed: dict[str, float]
-    scaled: dict[str, float]
+    fixed: dict[str, int | float]
+    scaled: dict[str, int | float]
 
     @property
-    def total(self) -> float:
+    def total(self) -> int | float:
         """Of all parts."""
         return sum(self.fixed.values()) + sum(self.scaled.values())
 
-    def at(self, factor: float) -> float:
+    def at(self, factor: int | float) -> int | float:
         """Total with the scaled parts `factor` times as large."""
         return sum(self.fixed.values()) + factor * sum(self.scaled.values())
 
 
-def learner(train: Train, temporaries: float | None = None) -> Held:
+def learner(train: Train, temporaries: int | float | None = None) -> Held:
     """Of the learner while it computes a micro-batch.
 
     Args:
@@ -47,7 +47,8 @@ def learner(train: Train, temporaries: float | None = None) -> Held:
     Returns:
       Bytes on one chip.
     """
-    chips = train.mesh.learner_devices
+    # Weights, sums and moments are whole on each device of the data axis.
+    chips = train.mesh.fsdp * train.mesh.tensor
     parts = sizes.memory_bytes(train)
     names = (
         "learner parameters",
@@ -62,7 +63,8 @@ def learner(train: Train, temporaries: float | None = None) -> Held:
     residual = rows * train.learner.row_tokens * decoder.model_dim * 2 / spread
     least = {
         "residual of every layer": residual * decoder.num_layers,
-        "logits of a micro-batch": parts["logits of a micro-batch"] / chips,
+        "logits of a micro-batch": parts["logits of a micro-batch"]
+        / train.mesh.learner_devices,
     }
     if temporaries is None:
         return Held(fixed=fixed, scaled=least)
@@ -72,7 +74,7 @@ def learner(train: Train, temporaries: float | None = None) -> Held:
     return Held(fixed=fixed, scaled={"temporaries": temporaries - own})
 
 
-def sampler(train: Train, temporaries: float = 0.0) -> Held:
+def sampler(train: Train, temporaries: int | float = 0) -> Held:
     """Of the sampler while it decodes; the next version's weights arrive meanwhile.
 
     Args:
@@ -90,7 +92,10 @@ def sampler(train: Train, temporaries: float = 0.0) -> Held:
     spread = chips if heads % chips == 0 else 1
     return Held(
         fixed={"weights": weights, "next version's weights": weights},
-        scaled={"KV cache": sizes.cache_bytes(train) / spread, "temporaries": temporaries},
+        scaled={
+            "KV cache": sizes.cache_bytes(train) / spread,
+            "temporaries": temporaries,
+        },
     )
 
 
@@ -116,7 +121,7 @@ def largest(fits: Callable[[int], bool], step: int, most: int = 2**24) -> int:
     return low * step
 
 
-def refusal(side: str, held: Held, hbm_bytes: int, smallest: float) -> str | None:
+def refusal(side: str, held: Held, hbm_bytes: int, smallest: int | float) -> str | None:
     """Why nothing fits, or None where something may.
 
     Args:
@@ -131,9 +136,7 @@ def refusal(side: str, held: Held, hbm_bytes: int, smallest: float) -> str | Non
     needed = held.at(smallest)
     if needed <= hbm_bytes:
         return None
-    parts = ", ".join(
-        f"{name} {size / 2**30:.2f}" for name, size in held.fixed.items()
-    )
+    parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in held.fixed.items())
     fix = (
         "a larger --learner_topology with more Mesh.fsdp or Mesh.tensor"
         if side == "learner"

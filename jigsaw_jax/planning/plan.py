@@ -50,6 +50,7 @@ def make(
     call = flops.Flops(
         model=steps * counted["generate"].model,
         program=steps * counted["generate"].program,
+        attention=steps * counted["generate"].attention,
     )
     sampled = {
         "generate": roofline.describe(

@@ -72,9 +72,7 @@ def tpu_devices(a_slice: Slice) -> list[Any]:
             "pip install 'jigsaw-jax[tpu]' (no TPU is needed)"
         )
     try:
-        found = topologies.get_topology_desc(
-            platform="tpu", topology_name=a_slice.name
-        )
+        found = topologies.get_topology_desc(platform="tpu", topology_name=a_slice.name)
     except (jax.errors.JaxRuntimeError, NotImplementedError) as error:
         first = str(error).splitlines()[0]
         raise PlanError(
@@ -194,6 +192,4 @@ def _lower_step(decoder: settings.Decoder, sampler: settings.Sampler) -> Lowered
 
 def _alone(train: Train) -> Train:
     """Each side has a slice of its own, so neither is behind the other."""
-    return dataclasses.replace(
-        train, mesh=dataclasses.replace(train.mesh, shared=True)
-    )
+    return dataclasses.replace(train, mesh=dataclasses.replace(train.mesh, shared=True))

@@ -62,8 +62,7 @@ def _read(inner: Computation, operands: list[Instruction | None]) -> int:
         if users and all(user.opcode in _PARTIAL for user in users):
             size = min(size, sum(user.num_bytes for user in users))
         elif users and all(
-            user.opcode == "dynamic-update-slice"
-            and user.operands[0] == parameter.name
+            user.opcode == "dynamic-update-slice" and user.operands[0] == parameter.name
             for user in users
         ):
             size = 0

@@ -7,9 +7,7 @@ from jigsaw_jax.planning.hlo import Computation, Instruction, Module
 _INTEGERS = ("s32", "u32", "s64", "u64")
 
 
-def trip_count(
-    module: Module, caller: Computation, loop: Instruction
-) -> int | None:
+def trip_count(module: Module, caller: Computation, loop: Instruction) -> int | None:
     """Runs of a `while` whose counter is compared with a constant.
 
     XLA writes what it knows into the loop's configuration. Elsewhere the condition

@@ -80,9 +80,7 @@ class Programs:
         self._add_supervised = program(
             gradient.add_supervised_gradients, totals_sharding, donate=1
         )
-        self._add_reward_kl = program(
-            gradient.add_reward_kl, self.replicated, donate=1
-        )
+        self._add_reward_kl = program(gradient.add_reward_kl, self.replicated, donate=1)
         # Params are not donated: samplers, the frozen round and the reference may hold
         # the very same arrays, and none of them then needs a copy.
         self._step = jax.jit(

@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jigsaw_jax import mesh as meshes
 from jigsaw_jax import model
+from jigsaw_jax.settings import Mesh
 from tests.model import naive
 from tests.model.families import FAMILIES, GEMMA3, QWEN3, random_params
 
@@ -185,3 +187,28 @@ def test_bfloat16_computes_norms_and_logits_in_float32():
     theirs = naive.logits(decoder, params, TOKENS)
     # 8 bits of mantissa: 0.4 % a rounding on logits of size 10.
     assert np.abs(ours - theirs).max() < 0.04 * np.abs(theirs).max()
+
+
+@pytest.mark.parametrize("vocab", [64, 62])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_head_spread_over_the_vocabulary_gives_the_same_logits_and_gradients(
+    vocab, tied
+):
+    decoder = dataclasses.replace(QWEN3, vocab_size=vocab, tied_head=tied)
+    params = model.init_params(decoder, 0)
+    hidden_BTD = jax.random.normal(jax.random.key(1), (8, 3, decoder.model_dim))
+    mesh = meshes.learner_mesh(Mesh(fsdp=4, tensor=2, shared=True), jax.devices())
+
+    def loss(params, hidden_BTD):
+        logits_BTV = model.head(decoder, params)(hidden_BTD)
+        return jnp.sum(jnp.sin(logits_BTV)), logits_BTV
+
+    step = jax.grad(loss, has_aux=True, argnums=(0, 1))
+    alone = jax.jit(step)(params, hidden_BTD)
+    placed = jax.device_put((params, hidden_BTD), meshes.replicated(mesh))
+    spread = jax.jit(meshes.on_mesh(mesh, step))(*placed)
+    of_logits = spread[1].sharding.shard_shape(spread[1].shape)
+    assert of_logits == ((8, 3, 8) if vocab == 64 else (2, 3, 62))
+    # Gradients by the hidden states sum over the vocabulary in another order.
+    for a, b in zip(jax.tree.leaves(alone), jax.tree.leaves(spread), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-6)

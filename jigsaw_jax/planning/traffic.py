@@ -20,6 +20,8 @@ NO_TRAFFIC = frozenset(
     }
 )
 _PARTIAL = ("dynamic-slice", "gather", "slice")
+# What writes a part of its first operand in place, and which operand the part is.
+_UPDATE = {"dynamic-update-slice": 1, "scatter": 2}
 
 
 def hbm_bytes(module: Module, computation: Computation, item: Instruction) -> int:
@@ -45,29 +47,56 @@ def hbm_bytes(module: Module, computation: Computation, item: Instruction) -> in
     inner = module.computations.get(item.called("calls"))
     operands = [computation.instructions.get(name) for name in item.operands]
     if item.opcode == "fusion" and inner is not None:
-        return _read(inner, operands) + _written(inner, item)
+        return _read(module, inner, operands) + _written(inner, item)
     if item.opcode in _PARTIAL:
         return 2 * _in_hbm(item)
-    if item.opcode == "dynamic-update-slice":
-        update = operands[1]
+    if item.opcode in _UPDATE:
+        update = operands[_UPDATE[item.opcode]]
         return 2 * _in_hbm(update) if update else 0
     return _in_hbm(item) + sum(_in_hbm(x) for x in operands if x)
 
 
-def _read(inner: Computation, operands: list[Instruction | None]) -> int:
-    total = 0
-    for parameter, operand in zip(inner.parameters, operands, strict=False):
-        size = _in_hbm(operand) if operand else 0
-        users = inner.users[parameter.name]
-        if users and all(user.opcode in _PARTIAL for user in users):
-            size = min(size, sum(user.num_bytes for user in users))
-        elif users and all(
-            user.opcode == "dynamic-update-slice" and user.operands[0] == parameter.name
-            for user in users
-        ):
-            size = 0
-        total += size
-    return total
+def _read(
+    module: Module, inner: Computation, operands: list[Instruction | None]
+) -> int:
+    return sum(
+        _needed(module, inner, parameter.name, _in_hbm(operand) if operand else 0)
+        for parameter, operand in zip(inner.parameters, operands, strict=False)
+    )
+
+
+def _needed(module: Module, inner: Computation, name: str, size: int) -> int:
+    """Bytes that a fusion reads of an array of `size` bytes."""
+    parts = [_part(module, user, known, size) for user, known in _uses(inner, name)]
+    return min(size, sum(parts))
+
+
+def _uses(inner: Computation, name: str) -> list[tuple[Instruction, str]]:
+    """(who reads an array, under which name), bitcasts looked through."""
+    uses = []
+    for user in inner.users[name]:
+        if user.opcode == "bitcast":
+            uses += _uses(inner, user.name)
+        else:
+            uses.append((user, name))
+    return uses
+
+
+def _part(module: Module, user: Instruction, name: str, size: int) -> int:
+    """Bytes that one reader needs of an array that may be sliced or written only."""
+    if user.opcode in _PARTIAL:
+        return user.num_bytes
+    if user.opcode in _UPDATE and user.operands[0] == name:
+        return 0
+    nested = module.computations.get(user.called("calls"))
+    if user.opcode == "fusion" and nested is not None:
+        pairs = zip(nested.parameters, user.operands, strict=False)
+        return sum(
+            _needed(module, nested, parameter.name, size)
+            for parameter, operand in pairs
+            if operand == name
+        )
+    return size
 
 
 def _written(inner: Computation, fusion: Instruction) -> int:
@@ -84,8 +113,8 @@ def _written(inner: Computation, fusion: Instruction) -> int:
         size = shape.num_bytes if shape.is_in_hbm else 0
         while part is not None and part.opcode == "bitcast":
             part = inner.instructions.get(part.operands[0])
-        if part is not None and part.opcode == "dynamic-update-slice":
-            update = inner.instructions.get(part.operands[1])
+        if part is not None and part.opcode in _UPDATE:
+            update = inner.instructions.get(part.operands[_UPDATE[part.opcode]])
             size = min(size, update.num_bytes if update else size)
         total += size
     return total

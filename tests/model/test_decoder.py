@@ -209,6 +209,6 @@ def test_a_head_spread_over_the_vocabulary_gives_the_same_logits_and_gradients(
     spread = jax.jit(meshes.on_mesh(mesh, step))(*placed)
     of_logits = spread[1].sharding.shard_shape(spread[1].shape)
     assert of_logits == ((8, 3, 8) if vocab == 64 else (2, 3, 62))
-    # Gradients by the hidden states sum over the vocabulary in another order.
+    # Sums of up to 64 terms of size one in another order: 64 roundings of 6e-8.
     for a, b in zip(jax.tree.leaves(alone), jax.tree.leaves(spread), strict=True):
-        np.testing.assert_allclose(a, b, atol=2e-6)
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=4e-6)

@@ -60,15 +60,15 @@ def attend(
     """
     b, t, n, h = q_BTNH.shape
     k = k_BKHS.shape[1]
-    rows = q_BTNH.reshape(b, t, k, n // k, h).transpose(0, 2, 3, 1, 4)
-    rows = rows.reshape(b, k, t * (n // k), h)
-    scores = jnp.matmul(
-        rows, k_BKHS, precision=precision, preferred_element_type=jnp.float32
+    grouped = q_BTNH.reshape(b, t, k, n // k, h).transpose(0, 2, 3, 1, 4)
+    scores = jnp.einsum(
+        "BKQTH,BKHS->BKQTS",
+        grouped,
+        k_BKHS,
+        precision=precision,
+        preferred_element_type=jnp.float32,
     )
-    scores = scores.reshape(b, k, n // k, t, -1) * h**-0.5
-    scores = jnp.where(mask_BTS[:, None, None], scores, -jnp.inf)
+    scores = jnp.where(mask_BTS[:, None, None], scores * h**-0.5, -jnp.inf)
     weights = jax.nn.softmax(scores, axis=-1).astype(v_BKSH.dtype)
-    weights = weights.reshape(b, k, t * (n // k), -1)
-    out = jnp.matmul(weights, v_BKSH, precision=precision)
-    out = out.reshape(b, k, n // k, t, h).transpose(0, 3, 1, 2, 4)
-    return out.reshape(b, t, n, h)
+    out = jnp.einsum("BKQTS,BKSH->BKQTH", weights, v_BKSH, precision=precision)
+    return out.transpose(0, 3, 1, 2, 4).reshape(b, t, n, h)

@@ -11,7 +11,7 @@ from flax import nnx
 
 from jigsaw_jax import mesh as meshes
 from jigsaw_jax.model import attention, rotary
-from jigsaw_jax.model.layer import Ends, Layer, precision
+from jigsaw_jax.model.layer import PRODUCT, Ends, Layer, precision
 from jigsaw_jax.settings import Decoder
 from jigsaw_jax.types import Array, Float, Int, Params
 
@@ -85,13 +85,13 @@ def forward(
     positions_BT: Int[Array, "B T"],
     segment_ids_BT: Int[Array, "B T"],
     *,
-    remat: bool = False,
+    remat: str | None = None,
 ) -> Float[Array, "B T D"]:
     """Normalised hidden states of packed rows.
 
     A token attends to the tokens before it that have its segment id. Segment 0 is
     padding: its outputs are finite and mean nothing. `remat` recomputes each layer
-    in the backward pass.
+    in the backward pass, but for what it names: "nothing", or "products" of weights.
     """
     turns = rotary_turns(decoder, positions_BT)
     masks = tuple(
@@ -158,7 +158,7 @@ def run_layers(
     body: Body,
     *,
     contexts: Any = None,
-    remat: bool = False,
+    remat: str | None = None,
 ) -> tuple[Float[Array, "B T D"], Any]:
     """Runs `body(x, layer, index, context)` over the layers, scanned or unrolled.
 
@@ -168,13 +168,15 @@ def run_layers(
     whole stack and returns it, so that it can write one token of a cache in place.
     """
     graph, _ = nnx.split(_abstract(Layer, decoder))
+    keep = (PRODUCT,) if remat == "products" else ()
+    policy = jax.checkpoint_policies.save_only_these_names(*keep)
 
     def step(x: Array, weights: Params, context: Any, index: int | Array) -> Any:
         x = meshes.constrain(x, "rows")
         return body(x, nnx.merge(graph, weights), index, context)
 
     if decoder.scan_layers:
-        step = jax.checkpoint(step) if remat else step
+        step = jax.checkpoint(step, policy=policy) if remat else step
         items = (params["layers"], jnp.arange(decoder.num_layers))
         if contexts is None:
             return jax.lax.scan(
@@ -186,7 +188,8 @@ def run_layers(
             items,
         )
         return carry
-    step = jax.checkpoint(step, static_argnums=3) if remat else step
+    if remat:
+        step = jax.checkpoint(step, policy=policy, static_argnums=3)
     carried = []
     for index in range(decoder.num_layers):
         context = None if contexts is None else contexts[index]

@@ -37,7 +37,9 @@ def gradient(train: Train, num_rows: int) -> Flops:
     passes = 3 + _extra_forwards(train)
     again = 0.0
     if learner.remat:
-        again += layers + attention
+        again += attention
+    if learner.remat and learner.remat_save == "nothing":
+        again += layers
         if not decoder.sandwich_norms:
             # Nothing in the backward pass reads the layer's own last product.
             last = decoder.model_dim * decoder.hidden_dim

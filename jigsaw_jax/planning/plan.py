@@ -68,7 +68,7 @@ def make(
         "name": name,
         "sampler": roofline.sampler(train, sampled, on_sampler),
         "learner": roofline.learner(train, learned, on_learner),
-        "flops_check": _flops_check(train, counted),
+        "flops_check": _flops_check(train),
     }
 
 
@@ -102,10 +102,13 @@ def _check_fits(train: Train, on_sampler: Slice, on_learner: Slice) -> None:
             raise programs.PlanError(refusal)
 
 
-def _flops_check(train: Train, counted: dict[str, flops.Flops]) -> dict[str, float]:
-    """XLA's count of the unrolled program over ours; it has elementwise work too."""
-    unrolled = programs.unrolled_flops(train)
-    return {
-        name: unrolled[name] / counted[name].program
-        for name in ("gradient", "generate", "prefill")
+def _flops_check(train: Train) -> dict[str, float]:
+    """XLA's count of the unrolled programs over ours; it has elementwise work too."""
+    flat = programs.unrolled(train)
+    found = programs.unrolled_flops(flat)
+    ours = {
+        "gradient": flops.gradient(flat, flat.learner.rows),
+        "generate": flops.generate(flat),
+        "prefill": flops.prefill(flat),
     }
+    return {name: found[name] / ours[name].program for name in found}

@@ -141,26 +141,29 @@ def compile_program(name: str, lowered: Lowered, a_slice: Slice) -> Program:
     )
 
 
-def unrolled_flops(train: Train) -> dict[str, float]:
-    """Operations of the run's programs with every loop unrolled, as XLA counts them.
-
-    XLA counts a loop's body once; here nothing loops: layers are unrolled and the head
-    takes all tokens at once. Of `generate` it is one step up to the logits: XLA would
-    also count the sort for top-k, which training never runs. Lowered for one CPU
-    device from shapes alone, so it costs seconds and no memory.
-
-    Args:
-      train: the run.
-
-    Returns:
-      Operations by program; elementwise ones are among them.
-    """
-    flat = dataclasses.replace(
+def unrolled(train: Train) -> Train:
+    """The run without a loop: layers unrolled, the head at once; on one device."""
+    return dataclasses.replace(
         train,
         decoder=dataclasses.replace(train.decoder, scan_layers=False),
         learner=dataclasses.replace(train.learner, logprob_chunk=0),
         mesh=settings.Mesh(),
     )
+
+
+def unrolled_flops(flat: Train) -> dict[str, float]:
+    """Operations of the programs of an `unrolled` run, as XLA counts them.
+
+    XLA counts a loop's body once; here nothing loops. Of `generate` it is one step up
+    to the logits: XLA would also count the sort for top-k, which training never runs.
+    Lowered for one CPU device from shapes alone, so it costs seconds and no memory.
+
+    Args:
+      flat: the run.
+
+    Returns:
+      Operations by program; elementwise ones are among them.
+    """
     devices = jax.devices("cpu")[:1]
     lowered = {
         "gradient": lower_learner(flat, devices)["gradient"],

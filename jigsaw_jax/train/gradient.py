@@ -62,7 +62,7 @@ def token_logprobs(
         batch.tokens_RT,
         batch.positions_RT,
         batch.segment_ids_RT,
-        remat=train.learner.remat,
+        remat=train.learner.remat_save if train.learner.remat else None,
     )
     hidden_RMD = jnp.take_along_axis(hidden_RTD, batch.index_RM[:, :, None], axis=1)
     return logprob.chunked_logprobs(

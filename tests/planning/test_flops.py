@@ -24,10 +24,12 @@ TRAIN = settings.Train(
 )
 
 
-@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("remat", [None, "nothing", "products"])
 def test_analytic_operations_are_those_of_the_unrolled_program(remat):
-    learner = dataclasses.replace(TRAIN.learner, remat=remat)
-    train = dataclasses.replace(TRAIN, learner=learner)
+    learner = dataclasses.replace(
+        TRAIN.learner, remat=remat is not None, remat_save=remat or "nothing"
+    )
+    train = programs.unrolled(dataclasses.replace(TRAIN, learner=learner))
     counted = programs.unrolled_flops(train)
     ours = {
         "gradient": flops.gradient(train, 4),

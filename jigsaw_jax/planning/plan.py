@@ -34,42 +34,51 @@ def make(
     _check_chips("sampler", train.mesh.sampler_tensor, on_sampler)
     _check_chips("learner", train.mesh.learner_devices, on_learner)
     _check_fits(train, on_sampler, on_learner)
-    counted = {
-        "generate": flops.generate(train),
-        "prefill": flops.prefill(train),
-        "gradient": flops.gradient(train, train.learner.rows),
-        "step": flops.Flops(model=0.0, program=0.0),
-    }
     of_sampler = _compiled(
         programs.lower_sampler(train, programs.tpu_devices(on_sampler)), on_sampler
     )
     of_learner = _compiled(
         programs.lower_learner(train, programs.tpu_devices(on_learner)), on_learner
     )
-    steps = train.sampler.steps_per_call
-    call = flops.Flops(
-        model=steps * counted["generate"].model,
-        program=steps * counted["generate"].program,
-        attention=steps * counted["generate"].attention,
-    )
-    sampled = {
-        "generate": roofline.describe(
-            of_sampler["generate"], call, on_sampler, open_trips=steps
-        ),
-        "prefill": roofline.describe(
-            of_sampler["prefill"], counted["prefill"], on_sampler
-        ),
-    }
-    learned = {
-        key: roofline.describe(of_learner[key], counted[key], on_learner)
-        for key in ("gradient", "step")
-    }
     return {
         "name": name,
-        "sampler": roofline.sampler(train, sampled, on_sampler),
-        "learner": roofline.learner(train, learned, on_learner),
+        "sampler": describe_sampler(train, of_sampler, on_sampler),
+        "learner": describe_learner(train, of_learner, on_learner),
         "flops_check": _flops_check(train),
     }
+
+
+def describe_sampler(
+    train: Train, compiled: dict[str, programs.Program], on: Slice
+) -> dict[str, Any]:
+    """The plan's side of `generate` and `prefill`; a call has all its steps."""
+    steps = train.sampler.steps_per_call
+    one = flops.generate(train)
+    call = flops.Flops(
+        model=steps * one.model,
+        program=steps * one.program,
+        attention=steps * one.attention,
+    )
+    found = {
+        "generate": roofline.describe(compiled["generate"], call, on, open_trips=steps),
+        "prefill": roofline.describe(compiled["prefill"], flops.prefill(train), on),
+    }
+    return roofline.sampler(train, found, on)
+
+
+def describe_learner(
+    train: Train, compiled: dict[str, programs.Program], on: Slice
+) -> dict[str, Any]:
+    """The plan's side of `gradient` and `step`."""
+    counted = {
+        "gradient": flops.gradient(train, train.learner.rows),
+        # Elementwise work alone.
+        "step": flops.Flops(model=0, program=0),
+    }
+    found = {
+        name: roofline.describe(compiled[name], counted[name], on) for name in counted
+    }
+    return roofline.learner(train, found, on)
 
 
 def _compiled(lowered: dict, on: Slice) -> dict[str, programs.Program]:

@@ -19,6 +19,7 @@ from jigsaw_jax.planning.chips import Slice
 from jigsaw_jax.sample.engine import Engine
 from jigsaw_jax.settings import Train, sizes
 from jigsaw_jax.train.programs import Programs
+from jigsaw_jax.types import Array, Float, Int, Params
 
 
 class PlanError(Exception):
@@ -179,7 +180,12 @@ def unrolled_flops(flat: Train) -> dict[str, float]:
 def _lower_step(decoder: settings.Decoder, sampler: settings.Sampler) -> Lowered:
     """One decode step up to the logits, on one device."""
 
-    def step(params: Any, tokens_B: Any, positions_B: Any, cache: Any) -> Any:
+    def step(
+        params: Params,
+        tokens_B: Int[Array, " B"],
+        positions_B: Int[Array, " B"],
+        cache: Any,
+    ) -> tuple[Float[Array, "B V"], Any]:
         hidden_BD, cache = decode.decode_step(
             decoder, params, tokens_B, positions_B, cache
         )

@@ -134,6 +134,35 @@ def constrain(x: jax.Array, *logical_axes: str | None) -> jax.Array:
     return jax.lax.with_sharding_constraint(x, spec)
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def gathered(weight: jax.Array, logical_axes: tuple[str, ...]) -> jax.Array:
+    """A weight whole along "fsdp", for a product; its gradient is scattered again.
+
+    Said outright, since the partitioner would rather pass slices of the weight around
+    and add up a product of each, in the product's own bfloat16.
+    """
+    return constrain(weight, *_whole(logical_axes))
+
+
+def _gathered(
+    weight: jax.Array, logical_axes: tuple[str, ...]
+) -> tuple[jax.Array, None]:
+    return gathered(weight, logical_axes), None
+
+
+def _scattered(
+    logical_axes: tuple[str, ...], _: None, gradient: jax.Array
+) -> tuple[jax.Array]:
+    return (constrain(gradient, *logical_axes),)
+
+
+gathered.defvjp(_gathered, _scattered)
+
+
+def _whole(logical_axes: tuple[str, ...]) -> tuple[str | None, ...]:
+    return tuple(None if MESH_AXES[n] == "fsdp" else n for n in logical_axes)
+
+
 def is_spread(logical_axis: str, size: int) -> bool:
     """Whether a dim of this size divides over its devices of `on_mesh`; see there."""
     mesh = jax.sharding.get_abstract_mesh()

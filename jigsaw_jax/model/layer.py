@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
+from jigsaw_jax import mesh as meshes
 from jigsaw_jax.model import rotary
 from jigsaw_jax.model.product import product
 from jigsaw_jax.settings import Decoder
@@ -91,7 +92,8 @@ class Layer(nnx.Module):
             self.mlp_out_norm = _norm(decoder, d, "embed")
 
     def _product(self, equation: str, x: Array, weight: nnx.Param) -> Array:
-        matrix = weight[...].astype(x.dtype)
+        axes = weight.get_metadata()["axes"]
+        matrix = meshes.gathered(weight[...].astype(x.dtype), axes)
         y = product(x, matrix, equation, precision(self.decoder))
         return checkpoint_name(y, PRODUCT)
 

@@ -85,7 +85,8 @@ def tpu_devices(a_slice: Slice) -> list[Any]:
 
 def lower_sampler(train: Train, devices: list[Any]) -> dict[str, Lowered]:
     """`generate` and `prefill` of the engine that the run would build."""
-    mesh = meshes.sampler_mesh(_alone(train).mesh, devices)
+    alone = _alone(train, data=1, fsdp=1, tensor=1)
+    mesh = meshes.sampler_mesh(alone, devices)
     stops = tuple(token for token in train.sampler.stop_tokens if token >= 0)
     # The tokenizer's stop tokens are not read here: only their number would matter.
     engine = Engine(train.decoder, train.sampler, mesh, stop_tokens=stops or (0,))
@@ -94,7 +95,7 @@ def lower_sampler(train: Train, devices: list[Any]) -> dict[str, Lowered]:
 
 def lower_learner(train: Train, devices: list[Any]) -> dict[str, Lowered]:
     """`gradient` of the largest micro-batch, and `step`."""
-    mesh = meshes.learner_mesh(_alone(train).mesh, devices)
+    mesh = meshes.learner_mesh(_alone(train, sampler_tensor=1), devices)
     shapes = jax.eval_shape(functools.partial(model.init_params, train.decoder), 0)
     programs = Programs(train, mesh, shapes)
     rows, _ = sizes.row_shapes(train)[0]
@@ -199,6 +200,6 @@ def _lower_step(decoder: settings.Decoder, sampler: settings.Sampler) -> Lowered
     return jax.jit(step).lower(params, slots, slots, cache)
 
 
-def _alone(train: Train) -> Train:
-    """Each side has a slice of its own, so neither is behind the other."""
-    return dataclasses.replace(train, mesh=dataclasses.replace(train.mesh, shared=True))
+def _alone(train: Train, **others: int) -> settings.Mesh:
+    """Each side has a slice of its own, which holds nothing of the `others`."""
+    return dataclasses.replace(train.mesh, shared=True, **others)

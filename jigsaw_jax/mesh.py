@@ -1,6 +1,8 @@
 """Device meshes of learner and sampler, and the table from logical to mesh axes."""
 
-from collections.abc import Sequence
+import functools
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -17,6 +19,8 @@ MESH_AXES: dict[str, str | tuple[str, ...] | None] = {
     "rows": ("data", "fsdp"),
     "embed": "fsdp",
     "vocab": "tensor",
+    "logits": ("data", "fsdp", "tensor"),
+    "slots": ("data", "fsdp", "tensor"),
     "mlp": "tensor",
     "heads": "tensor",
     "kv_heads": "tensor",
@@ -27,8 +31,9 @@ MESH_AXES: dict[str, str | tuple[str, ...] | None] = {
 }
 
 # A model has few key-value heads, often fewer than devices on `tensor`; each device
-# then holds all of them. Every other dim has to divide.
-REPLICATED_WHERE_UNEVEN = frozenset({"kv_heads"})
+# then holds all of them, and draws for all slots where these don't divide. Every other
+# dim has to divide.
+REPLICATED_WHERE_UNEVEN = frozenset({"kv_heads", "slots"})
 
 
 def build_meshes(
@@ -54,15 +59,15 @@ def sampler_mesh(mesh: settings.Mesh, devices: Sequence[Any]) -> jax.sharding.Me
 
 
 def partition_spec(
-    mesh: jax.sharding.Mesh,
-    logical_axes: Sequence[str],
+    mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
+    logical_axes: Sequence[str | None],
     shape: Sequence[int] | None = None,
 ) -> PartitionSpec:
     """How an array whose dims have these logical names lies on the mesh.
 
     Args:
       mesh: of the devices.
-      logical_axes: a name for each dim.
+      logical_axes: a name for each dim, None for one that is whole everywhere.
       shape: of the array. With it, a dim that its devices do not divide is replicated
         where `REPLICATED_WHERE_UNEVEN` names it and refused otherwise.
 
@@ -74,15 +79,18 @@ def partition_spec(
     """
     spec = []
     for dim, name in enumerate(logical_axes):
+        if name is None:
+            spec.append(None)
+            continue
         if name not in MESH_AXES:
             known = ", ".join(sorted(MESH_AXES))
             raise ValueError(f"logical axis must be one of {known}, got {name!r}")
         axis = MESH_AXES[name]
         if axis is not None and shape is not None:
-            axes = (axis,) if isinstance(axis, str) else axis
-            num_devices = int(np.prod([mesh.shape[a] for a in axes]))
+            num_devices = _num_devices(mesh, axis)
             if shape[dim] % num_devices:
                 if name not in REPLICATED_WHERE_UNEVEN:
+                    axes = (axis,) if isinstance(axis, str) else axis
                     raise ValueError(
                         f"{name} must be a multiple of {num_devices}, the devices on "
                         f"Mesh.{' x '.join(axes)}, got {shape[dim]!r}; "
@@ -91,6 +99,79 @@ def partition_spec(
                 axis = None
         spec.append(axis)
     return PartitionSpec(*spec)
+
+
+def on_mesh(mesh: jax.sharding.Mesh, function: Callable) -> Callable:
+    """`function` for `jax.jit`, with `constrain` inside it laying arrays on `mesh`."""
+
+    @functools.wraps(function)
+    def placed(*args: Any, **kwargs: Any) -> Any:
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return function(*args, **kwargs)
+
+    # A partial has no name of its own; traces and compiled programs show this one.
+    placed.__name__ = getattr(function, "func", function).__name__
+    return placed
+
+
+def constrain(x: jax.Array, *logical_axes: str | None) -> jax.Array:
+    """`x` laid by logical names on the mesh of `on_mesh`; without one, `x`.
+
+    Left to itself the compiler spreads activations as the weights lie, over "fsdp"
+    along D, and then sums every layer's output over all devices. With rows held to
+    "fsdp" it gathers the weights instead, which are far smaller.
+
+    Args:
+      x: an array inside a program.
+      *logical_axes: of its first dims; those behind are whole everywhere.
+
+    Returns:
+      The array.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1:
+        return x
+    names = logical_axes + (None,) * (x.ndim - len(logical_axes))
+    spec = partition_spec(mesh, names, x.shape)
+    return jax.lax.with_sharding_constraint(x, spec)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def gathered(weight: jax.Array, logical_axes: tuple[str, ...]) -> jax.Array:
+    """A weight whole along "fsdp", for a product; its gradient is scattered again.
+
+    Said outright, since the partitioner would rather pass slices of the weight around
+    and add up a product of each, in the product's own bfloat16.
+    """
+    return constrain(weight, *_whole(logical_axes))
+
+
+def _gathered(
+    weight: jax.Array, logical_axes: tuple[str, ...]
+) -> tuple[jax.Array, None]:
+    return gathered(weight, logical_axes), None
+
+
+def _scattered(
+    logical_axes: tuple[str, ...], _: None, gradient: jax.Array
+) -> tuple[jax.Array]:
+    return (constrain(gradient, *logical_axes),)
+
+
+gathered.defvjp(_gathered, _scattered)
+
+
+def _whole(logical_axes: tuple[str, ...]) -> tuple[str | None, ...]:
+    return tuple(None if MESH_AXES[n] == "fsdp" else n for n in logical_axes)
+
+
+def is_spread(logical_axis: str, size: int) -> bool:
+    """Whether a dim of this size divides over its devices of `on_mesh`; see there."""
+    mesh = jax.sharding.get_abstract_mesh()
+    axes = MESH_AXES[logical_axis]
+    if mesh.empty or mesh.size == 1 or axes is None:
+        return False
+    return size % _num_devices(mesh, axes) == 0
 
 
 def sharding_tree(
@@ -110,6 +191,25 @@ def sharding_tree(
     return jax.tree.map(one, logical_axes, *rest, is_leaf=_is_names)
 
 
+def abstract(tree: Any, shardings: Any) -> Any:
+    """Shapes and types of arrays in the place of arrays, to lower a program from.
+
+    Args:
+      tree: of whatever has a shape and a dtype.
+      shardings: one for all leaves, or a tree of the same structure.
+
+    Returns:
+      A tree of `jax.ShapeDtypeStruct`.
+    """
+
+    def one(x: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+    if isinstance(shardings, NamedSharding):
+        return jax.tree.map(lambda x: one(x, shardings), tree)
+    return jax.tree.map(one, tree, shardings)
+
+
 def rows_sharding(mesh: jax.sharding.Mesh) -> NamedSharding:
     """Sharding of arrays whose first dim is rows of a batch."""
     return NamedSharding(mesh, partition_spec(mesh, ("rows",)))
@@ -118,6 +218,13 @@ def rows_sharding(mesh: jax.sharding.Mesh) -> NamedSharding:
 def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:
     """Every device holds the whole array."""
     return NamedSharding(mesh, PartitionSpec())
+
+
+def _num_devices(
+    mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh, axes: str | tuple[str, ...]
+) -> int:
+    axes = (axes,) if isinstance(axes, str) else axes
+    return math.prod(mesh.shape[axis] for axis in axes)
 
 
 def _is_names(node: Any) -> bool:

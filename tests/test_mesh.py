@@ -68,3 +68,32 @@ def test_rows_are_spread_over_data_and_fsdp():
     rows = jax.device_put(jnp.zeros((8, 3)), meshes.rows_sharding(mesh))
     assert rows.sharding.shard_shape(rows.shape) == (2, 3)
     assert meshes.replicated(mesh).is_fully_replicated
+
+
+def test_an_array_is_held_to_its_axes_inside_a_placed_program_only():
+    mesh = meshes.learner_mesh(Mesh(data=2, fsdp=4, shared=True), jax.devices())
+    x = jnp.ones((8, 3, 5))
+    assert meshes.constrain(x, "rows") is x
+
+    def double(x):
+        assert meshes.is_spread("logits", 16)
+        assert not meshes.is_spread("logits", 17)
+        return meshes.constrain(2 * x, "rows")
+
+    placed = meshes.on_mesh(mesh, double)
+    out = jax.jit(placed)(jax.device_put(x, meshes.replicated(mesh)))
+    assert out.sharding.is_equivalent_to(meshes.rows_sharding(mesh), 3)
+    assert placed.__name__ == "double"
+
+
+def test_shapes_stand_for_arrays_with_one_sharding_or_one_each():
+    mesh = meshes.learner_mesh(Mesh(fsdp=2, shared=True), jax.devices())
+    rows, whole = meshes.rows_sharding(mesh), meshes.replicated(mesh)
+    tree = {"a": jnp.zeros((4, 2)), "b": jnp.zeros(3, jnp.int32)}
+    same = meshes.abstract(tree, whole)
+    assert {name: leaf.sharding for name, leaf in same.items()} == dict.fromkeys(
+        "ab", whole
+    )
+    each = meshes.abstract(tree, {"a": rows, "b": whole})
+    assert (each["a"].shape, each["a"].sharding) == ((4, 2), rows)
+    assert (each["b"].dtype, each["b"].sharding) == (jnp.int32, whole)

@@ -2,6 +2,7 @@
 
 from jigsaw_jax.model.decoder import (
     forward,
+    head,
     init_params,
     logical_axes,
     logits,
@@ -9,4 +10,12 @@ from jigsaw_jax.model.decoder import (
     unstack,
 )
 
-__all__ = ["forward", "init_params", "logical_axes", "logits", "stack", "unstack"]
+__all__ = [
+    "forward",
+    "head",
+    "init_params",
+    "logical_axes",
+    "logits",
+    "stack",
+    "unstack",
+]

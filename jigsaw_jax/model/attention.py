@@ -65,21 +65,24 @@ def attend(
 
     Keys lie as `K H S` and values as `K S H`, and the queries of a group (its heads
     and positions) are the rows of one small matrix. XLA's CPU backend runs both
-    products of a decode step four times as fast as in the usual order.
+    products of a decode step four times as fast as in the usual order. A group's heads
+    stand before its positions: so the mask's last two dims are those of the scores,
+    and a TPU needs no copy of it for each head.
     """
     b, t, n, h = q_BTNH.shape
     k = k_BKHS.shape[1]
-    rows = q_BTNH.reshape(b, t, k, n // k, h).transpose(0, 2, 1, 3, 4)
-    rows = rows.reshape(b, k, t * (n // k), h)
-    scores = jnp.matmul(
-        rows, k_BKHS, precision=precision, preferred_element_type=jnp.float32
+    grouped = q_BTNH.reshape(b, t, k, n // k, h).transpose(0, 2, 3, 1, 4)
+    scores = jnp.einsum(
+        "BKQTH,BKHS->BKQTS",
+        grouped,
+        k_BKHS,
+        precision=precision,
+        preferred_element_type=jnp.float32,
     )
-    scores = scores.reshape(b, k, t, n // k, -1) * scale
+    scores = scores * scale
     if soft_cap is not None:
         scores = soft_cap * jnp.tanh(scores / soft_cap)
-    scores = jnp.where(mask_BTS[:, None, :, None], scores, -jnp.inf)
+    scores = jnp.where(mask_BTS[:, None, None], scores, -jnp.inf)
     weights = jax.nn.softmax(scores, axis=-1).astype(v_BKSH.dtype)
-    weights = weights.reshape(b, k, t * (n // k), -1)
-    out = jnp.matmul(weights, v_BKSH, precision=precision)
-    out = out.reshape(b, k, t, n // k, h).transpose(0, 2, 1, 3, 4)
-    return out.reshape(b, t, n, h)
+    out = jnp.einsum("BKQTS,BKSH->BKQTH", weights, v_BKSH, precision=precision)
+    return out.transpose(0, 3, 1, 2, 4).reshape(b, t, n, h)

@@ -7,6 +7,7 @@ a sum depends on the position alone, never on when or where a sequence came in.
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from jigsaw_jax.model import attention
@@ -15,6 +16,9 @@ from jigsaw_jax.model.decoder import choose, ends, rotary_turns, run_layers
 from jigsaw_jax.model.layer import Layer, score_options
 from jigsaw_jax.settings import Decoder
 from jigsaw_jax.types import Array, Bool, Float, Int, Params
+
+# The cache with a layer's new keys and values in it, and that layer's own.
+Written = tuple[Any, KeysValues]
 
 
 def empty_cache(decoder: Decoder, num_slots: int, length: int) -> Any:
@@ -42,8 +46,10 @@ def prefill(decoder: Decoder, params: Params, tokens_T: Int[Array, " T"]) -> Any
     positions_BT = jnp.arange(tokens_T.shape[0])[None]
     mask_BTS = positions_BT[:, :, None] >= positions_BT[:, None, :]
 
-    def write(_: Any, k: Array, v: Array) -> KeysValues:
-        return attention.as_cached(k, v)
+    def write(_: Any, index: int | Array, k: Array, v: Array) -> Written:
+        del index
+        fresh = attention.as_cached(k, v)
+        return fresh, fresh
 
     _, cache = _run(
         decoder, params, tokens_T[None], positions_BT, (None, mask_BTS, write)
@@ -61,12 +67,15 @@ def decode_step(
     """Feeds one token to each slot; normalised hidden states, and the cache with it."""
     slots = jnp.arange(tokens_B.shape[0])
 
-    def write(old: KeysValues, k: Array, v: Array) -> KeysValues:
-        # A scatter of B rows; XLA's CPU backend runs it in place inside a loop.
-        return KeysValues(
-            old.k_BKHS.at[slots, :, :, positions_B].set(k[:, 0]),
-            old.v_BKSH.at[slots, :, positions_B].set(v[:, 0]),
+    def write(old: KeysValues, index: int | Array, k: Array, v: Array) -> Written:
+        # A scatter of B rows, into all layers' cache where they are stacked: written
+        # back by the layer, the cache would be copied whole at every step.
+        at = (index, slots) if decoder.scan_layers else (slots,)
+        new = KeysValues(
+            old.k_BKHS.at[(*at, slice(None), slice(None), positions_B)].set(k[:, 0]),
+            old.v_BKSH.at[(*at, slice(None), positions_B)].set(v[:, 0]),
         )
+        return new, _of_layer(decoder, new, index)
 
     length = _cache_length(decoder, cache)
     mask_BTS = jnp.arange(length)[None, None] <= positions_B[:, None, None]
@@ -99,17 +108,33 @@ def extend(
     is_new_S = (place_S >= 0) & (place_S < tokens_T.shape[0])
     place_S = jnp.clip(place_S, 0, tokens_T.shape[0] - 1)
 
-    def write(old: KeysValues, k: Array, v: Array) -> KeysValues:
+    def write(old: KeysValues, index: int | Array, k: Array, v: Array) -> Written:
         new = attention.as_cached(k[:, place_S], v[:, place_S])
-        return KeysValues(
-            jnp.where(is_new_S[None, None, None, :], new.k_BKHS, old.k_BKHS),
-            jnp.where(is_new_S[None, None, :, None], new.v_BKSH, old.v_BKSH),
+        own = _of_layer(decoder, old, index)
+        own = KeysValues(
+            jnp.where(is_new_S[None, None, None, :], new.k_BKHS, own.k_BKHS),
+            jnp.where(is_new_S[None, None, :, None], new.v_BKSH, own.v_BKSH),
         )
+        if not decoder.scan_layers:
+            return own, own
+        whole = jax.tree.map(
+            lambda x, y: jax.lax.dynamic_update_index_in_dim(x, y, index, 0), old, own
+        )
+        return whole, own
 
     _, cache = _run(
         decoder, params, tokens_T[None], positions_BT, (cache, mask_BTS, write)
     )
     return cache
+
+
+def _of_layer(decoder: Decoder, layers: Any, index: int | Array) -> KeysValues:
+    """One layer of a stacked cache; an unrolled layer has its own already."""
+    if not decoder.scan_layers:
+        return layers
+    return jax.tree.map(
+        lambda x: jax.lax.dynamic_index_in_dim(x, index, 0, keepdims=False), layers
+    )
 
 
 def _cache_length(decoder: Decoder, cache: Any) -> int:
@@ -132,10 +157,10 @@ def _run(
 
     def body(x: Array, layer: Layer, index: int | Array, old: Any) -> tuple[Array, Any]:
         def attend(q: Array, k: Array, v: Array) -> tuple[Array, KeysValues]:
-            new = write(old, k, v)
+            new, own = write(old, index, k, v)
             mask = choose(decoder, index, *masks)
             out = attention.attend(
-                q, new.k_BKHS, new.v_BKSH, mask, **score_options(decoder)
+                q, own.k_BKHS, own.v_BKSH, mask, **score_options(decoder)
             )
             return out, new
 

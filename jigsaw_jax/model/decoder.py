@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jigsaw_jax import mesh as meshes
 from jigsaw_jax.model import attention, rotary
-from jigsaw_jax.model.layer import Ends, Layer, score_options
+from jigsaw_jax.model.layer import PRODUCT, Ends, Layer, score_options
 from jigsaw_jax.settings import Decoder
 from jigsaw_jax.types import Array, Float, Int, Params
 
@@ -85,13 +86,14 @@ def forward(
     segment_ids_BT: Int[Array, "B T"],
     *,
     prefix_ids_BT: Int[Array, "B T"] | None = None,
-    remat: bool = False,
+    remat: str | None = None,
 ) -> Float[Array, "B T D"]:
     """Normalised hidden states of packed rows.
 
     A token attends to the tokens before it that have its segment id, or the one that
     `prefix_ids_BT` names. Segment 0 is padding: its outputs are finite and mean
-    nothing. `remat` recomputes each layer in the backward pass.
+    nothing. `remat` recomputes each layer in the backward pass, but for what it names:
+    "nothing", or "products" of weights.
     """
     turns = rotary_turns(decoder, positions_BT)
     masks = tuple(
@@ -117,7 +119,32 @@ def forward(
 
 def logits(decoder: Decoder, params: Params, hidden: Array) -> Array:
     """Float32 logits `[..., V]` of normalised hidden states `[..., D]`."""
-    return ends(decoder, params).logits(hidden)
+    return head(decoder, params)(hidden)
+
+
+def head(decoder: Decoder, params: Params) -> Callable[[Array], Array]:
+    """The map from normalised hidden states `[..., D]` to float32 logits `[..., V]`.
+
+    Make it outside a loop that calls it: on a mesh the head's weights are laid out
+    here, and their gradients are summed in float32. Each device takes its share of the
+    vocabulary for all rows, since rows are far smaller than the head; where the
+    vocabulary does not divide, its share of the rows.
+    """
+    if not meshes.is_spread("logits", decoder.vocab_size):
+        spread = ends(decoder, params)
+        return lambda hidden: spread.logits(meshes.constrain(hidden, "rows"))
+    weights = dict(params["ends"])
+    if decoder.tied_head:
+        weights["embedding"] = meshes.constrain(weights["embedding"], "logits")
+    else:
+        weights["head"] = meshes.constrain(weights["head"], None, "logits")
+    spread = ends(decoder, {"ends": weights})
+
+    def logits_of(hidden: Array) -> Array:
+        logits = spread.logits(meshes.constrain(hidden))
+        return meshes.constrain(logits, *(None,) * (logits.ndim - 1), "logits")
+
+    return logits_of
 
 
 def ends(decoder: Decoder, params: Params) -> Ends:
@@ -133,24 +160,38 @@ def run_layers(
     body: Body,
     *,
     contexts: Any = None,
-    remat: bool = False,
+    remat: str | None = None,
 ) -> tuple[Float[Array, "B T D"], Any]:
     """Runs `body(x, layer, index, context)` over the layers, scanned or unrolled.
 
     `contexts` and what the bodies carry out (the second of the result) hold one entry
     a layer: a tuple of them when unrolled, stacked `[L, ...]` when scanned. `index` is
-    an int when unrolled and a traced scalar when scanned.
+    an int when unrolled and a traced scalar when scanned. A scanned body is given the
+    whole stack and returns it, so that it can write one token of a cache in place.
     """
     graph, _ = nnx.split(_abstract(Layer, decoder))
+    keep = (PRODUCT,) if remat == "products" else ()
+    policy = jax.checkpoint_policies.save_only_these_names(*keep)
 
     def step(x: Array, weights: Params, context: Any, index: int | Array) -> Any:
+        x = meshes.constrain(x, "rows")
         return body(x, nnx.merge(graph, weights), index, context)
 
     if decoder.scan_layers:
-        step = jax.checkpoint(step) if remat else step
-        items = (params["layers"], contexts, jnp.arange(decoder.num_layers))
-        return jax.lax.scan(lambda x, item: step(x, *item), x_BTD, items)
-    step = jax.checkpoint(step, static_argnums=3) if remat else step
+        step = jax.checkpoint(step, policy=policy) if remat else step
+        items = (params["layers"], jnp.arange(decoder.num_layers))
+        if contexts is None:
+            return jax.lax.scan(
+                lambda x, item: step(x, item[0], None, item[1]), x_BTD, items
+            )
+        carry, _ = jax.lax.scan(
+            lambda carry, item: (step(carry[0], item[0], carry[1], item[1]), None),
+            (x_BTD, contexts),
+            items,
+        )
+        return carry
+    if remat:
+        step = jax.checkpoint(step, policy=policy, static_argnums=3)
     carried = []
     for index in range(decoder.num_layers):
         context = None if contexts is None else contexts[index]

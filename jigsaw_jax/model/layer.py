@@ -10,7 +10,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
+from jigsaw_jax import mesh as meshes
 from jigsaw_jax.model import rotary
 from jigsaw_jax.model.experts import Experts, activate, mixture
 from jigsaw_jax.model.product import product
@@ -19,6 +21,8 @@ from jigsaw_jax.types import Array, Float, Int
 
 # A standard normal array of the given shape, in the parameters' type.
 Draw = Callable[[tuple[int, ...]], Array]
+# What a rematerialised layer may keep: every product of a weight.
+PRODUCT = "product"
 Attend = Callable[[Array, Array, Array], tuple[Array, Any]]
 
 
@@ -122,8 +126,10 @@ class Layer(nnx.Module):
         self.down = _weight(draw, decoder, (*size, f, d), (*axis, "mlp", "embed"))
 
     def _product(self, equation: str, x: Array, weight: nnx.Param) -> Array:
-        matrix = weight[...].astype(x.dtype)
-        return product(x, matrix, equation, precision(self.decoder))
+        axes = weight.get_metadata()["axes"]
+        matrix = meshes.gathered(weight[...].astype(x.dtype), axes)
+        y = product(x, matrix, equation, precision(self.decoder))
+        return checkpoint_name(y, PRODUCT)
 
     def __call__(
         self, x_BTD: Float[Array, "B T D"], turn: rotary.Turn, attend: Attend

@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
+from jax.stages import Lowered
 
 from jigsaw_jax import mesh as meshes
 from jigsaw_jax import model
@@ -84,19 +85,20 @@ class Engine:
         of_all = meshes.replicated(self._mesh)
 
         def program(function: Callable, out: Any, *, donate: str | None) -> Any:
-            return jax.jit(function, out_shardings=out, donate_argnames=donate)
+            placed = meshes.on_mesh(self._mesh, function)
+            return jax.jit(placed, out_shardings=out, donate_argnames=donate)
 
         bound = functools.partial
         generate = bound(programs.generate, self.decoder, self._limits)
         prefill = bound(programs.prefill, self.decoder, self._limits)
         extend = bound(programs.extend, self.decoder)
-        of_slot = SlotSnapshot(cache=of_state.cache, slots=of_state.slots)
+        self._of_slot = SlotSnapshot(cache=of_state.cache, slots=of_state.slots)
         self._empty = program(self._empty_state, of_state, donate=None)
         self._prefill = program(prefill, of_state.cache, donate=None)
         self._insert = program(programs.insert, of_state, donate="state")
         self._generate = program(generate, (of_state, of_all), donate="state")
         self._extend = program(extend, of_state, donate="state")
-        self._extract = program(programs.extract, of_slot, donate=None)
+        self._extract = program(programs.extract, self._of_slot, donate=None)
         self._restore = program(programs.insert_snapshot, of_state, donate="state")
         self._release = program(programs.release, of_state, donate="state")
 
@@ -154,16 +156,26 @@ class Engine:
         Matrices are cast to the compute type once, as every layer would on use; norms
         are used in float32 and keep their type.
         """
-        axes = model.logical_axes(self.decoder)
-        placed = jax.device_put(params, meshes.sharding_tree(self._mesh, axes, params))
-        dtype = jnp.dtype(self.decoder.dtype)
+        placed = jax.device_put(params, self._params_sharding(params))
 
-        def cast(leaf: jax.Array, names: tuple[str, ...]) -> jax.Array:
-            is_norm = len(set(names) - {"layers"}) == 1
+        def cast(leaf: jax.Array, dtype: Any) -> jax.Array:
             # A cast to the same type would still be a call for each leaf.
-            return leaf if is_norm or leaf.dtype == dtype else leaf.astype(dtype)
+            return leaf if leaf.dtype == dtype else leaf.astype(dtype)
 
-        return jax.tree.map(cast, placed, axes)
+        return jax.tree.map(cast, placed, self._dtypes(placed))
+
+    def _params_sharding(self, params: Params) -> Any:
+        axes = model.logical_axes(self.decoder)
+        return meshes.sharding_tree(self._mesh, axes, params)
+
+    def _dtypes(self, params: Params) -> Any:
+        """Of each leaf as the decode loop reads it."""
+
+        def one(leaf: Any, names: tuple[str, ...]) -> Any:
+            is_norm = len(set(names) - {"layers"}) == 1
+            return leaf.dtype if is_norm else jnp.dtype(self.decoder.dtype)
+
+        return jax.tree.map(one, params, model.logical_axes(self.decoder))
 
     def init_decode_state(self) -> DecodeState:
         """A state whose slots are all free."""
@@ -311,7 +323,9 @@ class Engine:
         self, decode_state: DecodeState, slot: int, snapshot: SlotSnapshot
     ) -> DecodeState:
         """The slot goes on as the extracted one would have."""
-        return self._restore(decode_state, np.int32(slot), snapshot)
+        # One from the host is placed first: as an argument it would compile anew.
+        placed = jax.device_put(snapshot, self._of_slot)
+        return self._restore(decode_state, np.int32(slot), placed)
 
     def release(self, decode_state: DecodeState, *slots: int) -> DecodeState:
         """Stops slots at once; what they held is lost at the next insert."""
@@ -334,6 +348,25 @@ class Engine:
             running = self.insert_snapshot(running, 0, self.extract(running, 0))
         running = self.release(running, 0)
         running, _ = self.generate_steps(params, running)
+
+    def lower(self) -> dict[str, Lowered]:
+        """`generate_steps` and the longest prefill, lowered from shapes alone."""
+        shapes = jax.eval_shape(functools.partial(model.init_params, self.decoder), 0)
+        cast = jax.tree.map(
+            lambda x, dtype: jax.ShapeDtypeStruct(x.shape, dtype),
+            shapes,
+            self._dtypes(shapes),
+        )
+        params = meshes.abstract(cast, self._params_sharding(shapes))
+        running = jax.eval_shape(self._empty_state)
+        running = meshes.abstract(running, self._state_sharding(running))
+        of_all = meshes.replicated(self._mesh)
+        steps = meshes.abstract(np.int32(0), of_all)
+        tokens = np.zeros(self.max_prefill_length, np.int32)
+        return {
+            "generate": self._generate.lower(params, running, steps),
+            "prefill": self._prefill.lower(params, meshes.abstract(tokens, of_all)),
+        }
 
     def num_compilations(self) -> int:
         """Programs compiled so far, one for each shape they were called with."""

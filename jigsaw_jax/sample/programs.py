@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from jigsaw_jax import mesh as meshes
 from jigsaw_jax import model
 from jigsaw_jax.model import decode
 from jigsaw_jax.sample import cache, sampling
@@ -87,8 +88,11 @@ def generate(
         hidden_BD, layers = decode.decode_step(
             decoder, params, slots.tokens_B, slots.positions_B, state.cache.layers
         )
+        # Each device draws for its share of the slots, over the whole vocabulary: that
+        # moves an eighth of eight devices' logits where gathering them moved all.
+        logits_BV = meshes.constrain(model.logits(decoder, params, hidden_BD), "slots")
         drawn = sampling.draw(
-            model.logits(decoder, params, hidden_BD),
+            logits_BV,
             uniforms_TB[step],
             slots.temperatures_B,
             slots.top_ks_B,

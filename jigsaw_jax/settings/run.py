@@ -212,6 +212,8 @@ class Mesh:
       tensor: learner devices on the tensor axis.
       sampler_tensor: sampler devices on its tensor axis.
       shared: sampler and learner take turns on the same devices.
+      sampler_topology: slice that `plan` compiles the sampler for, as "v5e:2x4".
+      learner_topology: slice that `plan` compiles the learner for.
     """
 
     data: int = 1
@@ -219,6 +221,8 @@ class Mesh:
     tensor: int = 1
     sampler_tensor: int = 1
     shared: bool = False
+    sampler_topology: str | None = None
+    learner_topology: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("data", "fsdp", "tensor", "sampler_tensor"):

@@ -63,6 +63,8 @@ class Learner:
         it; row_tokens then holds as many of them as fit.
       logprob_chunk: tokens whose logits exist at once; 0 takes all.
       remat: recompute activations of a layer in the backward pass.
+      remat_save: what is kept nevertheless: "nothing", or "products" (of weights; only
+        attention and elementwise work are then computed again).
     """
 
     rows: int = 16
@@ -72,8 +74,10 @@ class Learner:
     shared_prefix: bool = False
     logprob_chunk: int = 0
     remat: bool = False
+    remat_save: str = "nothing"
 
     def __post_init__(self) -> None:
+        check.one_of("Learner.remat_save", self.remat_save, ("nothing", "products"))
         for name in ("rows", "row_tokens", "row_shapes"):
             check.at_least(f"Learner.{name}", getattr(self, name), 1)
         check.at_least("Learner.logprob_chunk", self.logprob_chunk, 0)

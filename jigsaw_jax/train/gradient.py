@@ -63,11 +63,11 @@ def token_logprobs(
         batch.positions_RT,
         batch.segment_ids_RT,
         prefix_ids_BT=batch.prefix_ids_RT,
-        remat=train.learner.remat,
+        remat=train.learner.remat_save if train.learner.remat else None,
     )
     hidden_RMD = jnp.take_along_axis(hidden_RTD, batch.index_RM[:, :, None], axis=1)
     return logprob.chunked_logprobs(
-        lambda hidden: model.logits(train.decoder, params, hidden),
+        model.head(train.decoder, params),
         hidden_RMD,
         batch.targets_RM,
         temperature=temperature,

@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.stages import Compiled
+from jax.stages import Compiled, Lowered
 
 from jigsaw_jax import mesh as meshes
 from jigsaw_jax import settings
 from jigsaw_jax.model import decoder as model
-from jigsaw_jax.train import gradient, optimizer
+from jigsaw_jax.train import gradient, optimizer, packing, sequences
 from jigsaw_jax.types import Float, Params
 
 SUMS = (
@@ -48,6 +48,7 @@ class Programs:
     def __init__(
         self, train: settings.Train, mesh: jax.sharding.Mesh, params: Params
     ) -> None:
+        self._train, self._param_shapes = train, jax.eval_shape(lambda: params)
         axes = model.logical_axes(train.decoder)
         transform = optimizer.transformation(train.optimizer, axes)
         self.params_sharding = meshes.sharding_tree(mesh, axes, params)
@@ -68,21 +69,18 @@ class Programs:
             functools.partial(gradient.zero_totals, names=names), params
         )
         self._fresh = (opt_state, totals), (self.opt_sharding, totals_sharding)
-        self._add_policy = jax.jit(
-            functools.partial(gradient.add_policy_gradients, train),
-            donate_argnums=2,
-            out_shardings=totals_sharding,
+
+        def program(function: Any, out: Any, *, donate: int) -> Any:
+            placed = meshes.on_mesh(mesh, functools.partial(function, train))
+            return jax.jit(placed, donate_argnums=donate, out_shardings=out)
+
+        self._add_policy = program(
+            gradient.add_policy_gradients, totals_sharding, donate=2
         )
-        self._add_supervised = jax.jit(
-            functools.partial(gradient.add_supervised_gradients, train),
-            donate_argnums=1,
-            out_shardings=totals_sharding,
+        self._add_supervised = program(
+            gradient.add_supervised_gradients, totals_sharding, donate=1
         )
-        self._add_reward_kl = jax.jit(
-            functools.partial(gradient.add_reward_kl, train),
-            donate_argnums=1,
-            out_shardings=self.replicated,
-        )
+        self._add_reward_kl = program(gradient.add_reward_kl, self.replicated, donate=1)
         # Params are not donated: samplers, the frozen round and the reference may hold
         # the very same arrays, and none of them then needs a copy.
         self._step = jax.jit(
@@ -171,6 +169,48 @@ class Programs:
         return self._run(
             "step", self._step, params, opt_state, totals, placed, is_dry=is_dry
         )
+
+    def lower_policy(self, num_rows: int, *, has_round: bool = False) -> Lowered:
+        """`add_policy` of a batch of `num_rows`, lowered from shapes alone.
+
+        With `has_round` the old policy is recomputed from the round's frozen weights.
+        """
+        train, params = self._train, self._params()
+        batch = packing.empty_batch(num_rows, packing.shapes_of(train))
+        pipeline = train.pipeline
+        scores = sequences.scores_of(
+            (), pipeline.groups_per_update, pipeline.samples_per_group
+        )
+        rewards = gradient.Rewards(
+            rewards_PG=scores.rewards_PG,
+            lengths_PG=scores.lengths_PG,
+            kl_PG=scores.rewards_PG,
+            version=np.int32(0),
+        )
+        policies = gradient.Policies(
+            round=params if has_round else None,
+            reference=params if train.objective.needs_reference else None,
+        )
+        _, totals = self._start()
+        return self._add_policy.lower(
+            params,
+            policies,
+            totals,
+            batch=meshes.abstract(batch, self.rows_sharding),
+            rewards=meshes.abstract(rewards, self.replicated),
+        )
+
+    def lower_step(self) -> Lowered:
+        """`step`, lowered from shapes alone."""
+        rate = meshes.abstract(np.float32(0), self.replicated)
+        return self._step.lower(self._params(), *self._start(), rate)
+
+    def _params(self) -> Params:
+        return meshes.abstract(self._param_shapes, self.params_sharding)
+
+    def _start(self) -> tuple[Any, gradient.Totals]:
+        """Shapes of what `start` returns."""
+        return meshes.abstract(*self._fresh)
 
     def _run(
         self,

@@ -46,6 +46,7 @@ def test_streamed_groups_give_the_update_of_one_batch(name):
         pytest.param({"rows": 1, "row_tokens": 200}, marks=pytest.mark.slow),
         pytest.param({"logprob_chunk": 24}, marks=pytest.mark.slow),
         pytest.param({"remat": True}, marks=pytest.mark.slow),
+        pytest.param({"remat": True, "remat_save": "products"}, marks=pytest.mark.slow),
     ],
     ids=str,
 )

@@ -1,0 +1,113 @@
+"""Floating-point operations of a run's programs, by arithmetic on its settings.
+
+A multiply-add counts as two; only matrix products count. "Model" operations are what
+the mathematics needs: no recomputation, and of attention only the causal half.
+"Program" operations are what the programs do: both halves, and what the backward pass
+computes again.
+"""
+
+import dataclasses
+
+from jigsaw_jax.settings import Decoder, Train, sizes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Flops:
+    """Of one run of a program, over all chips.
+
+    Attributes:
+      model: what the mathematics needs.
+      program: what the program does.
+      attention: the part of it that an attention kernel would do.
+    """
+
+    model: int | float
+    program: int | float
+    attention: int | float = 0
+
+
+def gradient(train: Train, num_rows: int) -> Flops:
+    """One micro-batch of full rows through forward and backward pass."""
+    decoder, learner = train.decoder, train.learner
+    tokens = num_rows * learner.row_tokens
+    layers = 2 * tokens * layer_weights(decoder) * decoder.num_layers
+    attention = attention_flops(decoder, num_rows, learner.row_tokens)
+    head = 2 * num_rows * sizes.row_trained(train) * head_weights(decoder)
+    # A backward pass costs two forward ones: by the input and by the weight.
+    passes = 3 + _extra_forwards(train)
+    again = 0.0
+    if learner.remat:
+        again += attention
+    if learner.remat and learner.remat_save == "nothing":
+        again += layers
+        if not decoder.sandwich_norms:
+            # Nothing in the backward pass reads the layer's own last product.
+            last = decoder.model_dim * decoder.hidden_dim
+            again -= 2 * tokens * last * decoder.num_layers
+    if _is_chunked(train, num_rows):
+        again += head
+    return Flops(
+        model=passes * (layers + attention / 2 + head),
+        program=passes * (layers + attention + head) + again,
+        attention=(passes + learner.remat) * attention,
+    )
+
+
+def generate(train: Train) -> Flops:
+    """One decode step of all slots, attending to caches of full length."""
+    decoder, sampler = train.decoder, train.sampler
+    weights = layer_weights(decoder) * decoder.num_layers + head_weights(decoder)
+    width = decoder.num_heads * decoder.head_dim
+    attention = 4 * sampler.length_max * width * decoder.num_layers
+    total = float(sampler.slots * (2 * weights + attention))
+    return Flops(model=total, program=total, attention=float(sampler.slots * attention))
+
+
+def prefill(train: Train) -> Flops:
+    """One prompt of the longest bucket; no logits."""
+    decoder, tokens = train.decoder, train.sampler.prompt_buckets[-1]
+    # Only keys and values are kept, so of the last layer nothing else is computed.
+    whole = decoder.num_layers - 1
+    last = 2 * decoder.model_dim * decoder.num_kv_heads * decoder.head_dim
+    layers = 2 * tokens * (layer_weights(decoder) * whole + last)
+    attention = attention_flops(decoder, 1, tokens) * whole / decoder.num_layers
+    return Flops(
+        model=layers + attention / 2,
+        program=layers + attention,
+        attention=attention,
+    )
+
+
+def layer_weights(decoder: Decoder) -> int:
+    """Entries of one layer's matrices, each used once a token."""
+    d, h = decoder.model_dim, decoder.head_dim
+    attention = 2 * d * h * (decoder.num_heads + decoder.num_kv_heads)
+    return attention + 3 * d * decoder.hidden_dim
+
+
+def head_weights(decoder: Decoder) -> int:
+    """Entries of the head's matrix."""
+    return decoder.model_dim * decoder.vocab_size
+
+
+def attention_flops(decoder: Decoder, num_rows: int, tokens: int) -> float:
+    """Both products of all heads and layers, every query by every key."""
+    width = decoder.num_heads * decoder.head_dim
+    return float(4 * num_rows * tokens * tokens * width * decoder.num_layers)
+
+
+def _is_chunked(train: Train, num_rows: int) -> bool:
+    chunk = train.learner.logprob_chunk
+    return bool(chunk) and max(chunk // num_rows, 1) < sizes.row_trained(train)
+
+
+def _extra_forwards(train: Train) -> int:
+    """Passes without a backward one: of the reference, and of frozen round weights."""
+    return int(train.objective.needs_reference) + int(has_frozen_round(train))
+
+
+def has_frozen_round(train: Train) -> bool:
+    """Whether updates behind a round's first take logprobs under its first weights."""
+    pipeline = train.pipeline
+    is_stale = pipeline.groups_per_update < pipeline.groups_per_round
+    return train.objective.old_policy == "recompute" and is_stale

@@ -50,7 +50,9 @@ def flops(train: Train, rows: int, row_tokens: int, *, shared: bool) -> float:
             version=np.int32(0),
         ),
     )
-    return lowered.compile().cost_analysis()["flops"]
+    costs = lowered.compile().cost_analysis()
+    assert costs is not None
+    return costs["flops"]
 
 
 def main() -> None:

@@ -86,6 +86,7 @@ def test_the_layout_of_a_shared_prompt():
     assert batch.tokens_RT[0].tolist() == [1, 2, 3, 10, 11, 5, 30, 0, 0]
     assert batch.positions_RT[0].tolist() == [0, 1, 2, 3, 4, 0, 1, 0, 0]
     assert batch.segment_ids_RT[0].tolist() == [1, 1, 1, 2, 2, 4, 5, 0, 0]
+    assert batch.prefix_ids_RT is not None
     assert batch.prefix_ids_RT[0].tolist() == [1, 1, 1, 1, 1, 4, 4, 0, 0]
     assert batch.targets_RM[0].tolist() == [10, 11, 12, 20, 30, 31, 0, 0, 0]
     assert batch.index_RM[0].tolist() == [2, 3, 4, 2, 5, 6, 0, 0, 0]
@@ -101,6 +102,7 @@ def test_what_shares_no_prompt_stands_alone():
     )
     for one, other in zip(alone, shared, strict=True):
         assert one.segment_ids_RT.tolist() == other.segment_ids_RT.tolist()
+        assert other.prefix_ids_RT is not None
         assert other.prefix_ids_RT.tolist() == other.segment_ids_RT.tolist()
 
 

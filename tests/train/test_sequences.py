@@ -40,7 +40,7 @@ def test_no_observed_token_trains_and_every_sampled_one_does():
         observed((1002,)),
         sampled((8, 9)),
     )
-    got = sequences.from_sample((1003,), sample(*turns), place=0)
+    got = sequences.from_sample((1003,), sample(*turns), group=0, place=0)
     assert got.tokens_T[got.is_trained_T].tolist() == [5, 6, 7, 8, 9]
     assert (got.tokens_T[~got.is_trained_T] >= 1000).all()
 

@@ -46,3 +46,32 @@ def test_a_choice_of_the_users_stands():
     (only, end) = lines("glibc.malloc.hugetlb=0")
     assert only.endswith("glibc.malloc.hugetlb=0 ['a b', '--c']")
     assert end == "on"
+
+
+KEEPING = """
+import ctypes, resource
+from jigsaw_jax.runtime.allocator import keep_freed_memory
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+if {keeps}:
+    assert keep_freed_memory()
+size = 64 << 20
+for _ in range(2):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    block = libc.malloc(size)
+    ctypes.memset(block, 1, size)
+    libc.free(block)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def test_a_second_large_block_takes_the_pages_of_the_first():
+    def faults(keeps):
+        program = KEEPING.format(keeps=keeps)
+        ran = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        )
+        return int(ran.stdout)
+
+    assert faults(keeps=True) < faults(keeps=False) / 4

@@ -1,8 +1,8 @@
 """Makes the C library handle memory as JAX's CPU backend wants it.
 
-A compiled CPU program allocates its scratch space at every call. By default glibc maps a
-large block afresh each time, and the system then zeroes it in pages of 4 KiB: a third of
-the CPU time of a training step whose scratch space is 300 MB.
+A compiled CPU program allocates its scratch space at every call. By default glibc maps
+a large block afresh each time, and the system then zeroes it in pages of 4 KiB: a third
+of the CPU time of a training step whose scratch space is 300 MB.
 """
 
 import contextlib

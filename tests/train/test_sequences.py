@@ -24,7 +24,9 @@ def observed(tokens):
 
 
 def test_the_stop_token_trains_and_the_prompt_does_not():
-    got = sequences.from_sample((1, 2), sample(sampled((5, 6, 0), 0.5)), group=0, place=7)
+    got = sequences.from_sample(
+        (1, 2), sample(sampled((5, 6, 0), 0.5)), group=0, place=7
+    )
     assert got.tokens_T.tolist() == [1, 2, 5, 6, 0]
     assert got.is_trained_T.tolist() == [False, False, True, True, True]
     assert got.logprobs_T.tolist() == [0, 0, -0.5, -1.5, -2.5]

@@ -77,7 +77,7 @@ def test_dry_run_prints_what_would_run_as_gin_and_touches_nothing(
         "#   KV cache: 6.3 MB",
         "# prompt buckets: 32 tokens",
         "# decode: 32 slots, cache of 96 tokens",
-        "# learner rows x tokens: 32 x 96, 16 x 96",
+        "# learner rows x tokens: 8 x 96",
         "# round: 8 groups of 4 samples, 1 updates",
     ):
         assert line in out.splitlines()
@@ -90,6 +90,7 @@ def test_a_mesh_larger_than_the_machine_is_refused_with_the_fix(tmp_path, capsys
     # JAX has run in this process, so that no device can be added to its eight.
     assert len(jax.devices()) == 8
     args = ["--gin", BENCH, "--run_dir", str(tmp_path / "run")]
+    args += ["--set", "Learner.rows = 16"]
     assert main.main([*args, "--set", "Mesh.data = 16"]) == 2
     err = capsys.readouterr().err
     assert "got 17" in err

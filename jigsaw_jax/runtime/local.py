@@ -9,14 +9,11 @@ carries each effect to the thread that does it and each answer back. Payloads st
 `Payloads`, weights go through `Publisher`, files through `Record`.
 """
 
-import contextlib
 import dataclasses
-import itertools
 import os
 import pathlib
 import queue
-import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from jigsaw_jax import records
@@ -28,8 +25,9 @@ from jigsaw_jax.runtime.payloads import Payloads
 from jigsaw_jax.runtime.progress import Progress
 from jigsaw_jax.runtime.record import Record
 from jigsaw_jax.runtime.scoring import ScoringDesk
+from jigsaw_jax.runtime.signals import Signals
 from jigsaw_jax.runtime.start import Crew, start
-from jigsaw_jax.runtime.threads import ThreadFailed
+from jigsaw_jax.runtime.threads import ThreadFailed, batches
 from jigsaw_jax.settings import Train
 from jigsaw_jax.store.files import StoreError
 
@@ -105,7 +103,7 @@ class LocalRuntime:
             shuffled=self._train.reward.shuffled,
         )
         try:
-            with _Signals(self._stop_requested):
+            with Signals(self._stop_requested):
                 if not crew.is_resumed:
                     self._evaluate_idle("before")
                     self._save(0, crew.pipeline.snapshot(), self._record.log_state())
@@ -133,27 +131,14 @@ class LocalRuntime:
         self._carry(crew.pipeline.start(now_s))
         slots = self._train.sampler.slots
         self._apply(records.WorkerJoined(now_s=now_s, worker="local", slots=slots))
-        batches = self._batches()
+        # Reports on samples that came together complete groups that share a hand-off.
+        arrivals = batches(self._events, _batch_key)
         # A run that had ended when it was resumed is finished before any event.
         while self._finished is None:
-            items = next(batches)
+            items = next(arrivals)
             started_s = self._clock.now_s()
             self._take(items)
             self._record.control_s += self._clock.now_s() - started_s
-
-    def _batches(self) -> Iterator[list[Any]]:
-        """Everything that came, in order.
-
-        Reports on samples that came together are one batch, so that the groups which
-        they complete share a hand-off.
-        """
-        while True:
-            items = [self._events.get()]
-            with contextlib.suppress(queue.Empty):
-                while True:
-                    items.append(self._events.get_nowait())
-            for _, batch in itertools.groupby(items, _batch_key):
-                yield list(batch)
 
     def _take(self, items: list[Any]) -> None:
         first = items[0]
@@ -389,22 +374,6 @@ class LocalRuntime:
             "stopping: finishing the update and saving; Ctrl-C again stops now"
         )
         self._events.put(records.StopRequested(now_s=self._clock.now_s()))
-
-
-class _Signals:
-    """SIGINT and SIGTERM ask for a stop while it is entered."""
-
-    def __init__(self, ask: Callable[[], None]) -> None:
-        self._ask = ask
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, lambda *_: self._ask())
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
 
 
 def _batch_key(item: Any) -> int:

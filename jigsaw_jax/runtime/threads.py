@@ -9,6 +9,7 @@ with its traceback, so nothing that breaks in the background is ever silent.
 import collections
 import contextlib
 import dataclasses
+import itertools
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -78,6 +79,27 @@ class CommandThread:
                 has_work = self._work is not None
             elif self._work is not None:
                 has_work = self._work()
+
+
+def batches(
+    events: queue.SimpleQueue[Any], key: Callable[[Any], Any]
+) -> Iterator[list[Any]]:
+    """Everything that comes, in order and without end.
+
+    Args:
+      events: waited on for the next.
+      key: neighbours of one key that are there at the same time come as one batch.
+
+    Yields:
+      Batches of at least one event.
+    """
+    while True:
+        items = [events.get()]
+        with contextlib.suppress(queue.Empty):
+            while True:
+                items.append(events.get_nowait())
+        for _, batch in itertools.groupby(items, key):
+            yield list(batch)
 
 
 class Turns:

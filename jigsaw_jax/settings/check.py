@@ -26,9 +26,11 @@ def above(name: str, value: int | float, bound: int | float) -> None:
 def divides(divisor_name: str, divisor: int, name: str, value: int) -> None:
     """Raise ValueError unless `divisor` divides `value`."""
     if value % divisor:
+        below = value - value % divisor
+        fix = f"{below} or {below + divisor}" if below > 0 else str(divisor)
         raise ValueError(
             f"{name} must be a multiple of {divisor_name} = {divisor}, got {value!r}; "
-            f"take {value - value % divisor} or {value + divisor - value % divisor}"
+            f"take {fix}"
         )
 
 

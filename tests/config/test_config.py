@@ -114,7 +114,7 @@ REFUSED = {
     "Optimizer.b1 = 1": "Optimizer.b1 must be in [0, 1), got 1.0",
     "Mesh.tensor = 3": "Decoder.vocab_size must be a multiple of Mesh.tensor = 3",
     "Mesh.sampler_tensor = 8": "num_heads must be a multiple of Mesh.sampler_tensor",
-    "Mesh.fsdp = 16": "Learner.rows must be a multiple",
+    "Mesh.fsdp = 16": "Mesh.data x Mesh.fsdp = 16, got 8; take 16",
     "Sampler.stop_tokens = (512,)": "must be ids below Decoder.vocab_size = 512",
     "Sampler.stop_tokens = (-1, 3)": "or (-1,) for none, got (-1, 3)",
     "Sampler.prompt_buckets = (16,)": "prompt_buckets must be at least 32, got 16",

@@ -1,7 +1,8 @@
+import queue
 import threading
 import time
 
-from jigsaw_jax.runtime.threads import CommandThread, ThreadFailed, Turns
+from jigsaw_jax.runtime.threads import CommandThread, ThreadFailed, Turns, batches
 
 
 def test_commands_run_in_order():
@@ -95,3 +96,11 @@ def test_turns_cost_nothing_where_nothing_is_shared():
     turns = Turns(is_shared=False)
     with turns.turn(), turns.turn():
         pass
+
+
+def test_events_of_one_key_that_wait_together_are_one_batch_in_order():
+    events = queue.SimpleQueue()
+    for event in ("a1", "a2", "b1", "a3"):
+        events.put(event)
+    arrivals = batches(events, lambda event: event[0])
+    assert [next(arrivals) for _ in range(3)] == [["a1", "a2"], ["b1"], ["a3"]]

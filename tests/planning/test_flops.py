@@ -24,7 +24,14 @@ TRAIN = settings.Train(
 )
 
 
-@pytest.mark.parametrize("remat", [None, "nothing", "products"])
+@pytest.mark.parametrize(
+    "remat",
+    [
+        pytest.param(None, marks=pytest.mark.slow),
+        "nothing",
+        pytest.param("products", marks=pytest.mark.slow),
+    ],
+)
 def test_analytic_operations_are_those_of_the_unrolled_program(remat):
     learner = dataclasses.replace(
         TRAIN.learner, remat=remat is not None, remat_save=remat or "nothing"

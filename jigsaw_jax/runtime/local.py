@@ -351,6 +351,10 @@ class LocalRuntime:
         for worker in (crew.learner, crew.sampler):
             worker.thread.stop()
         num_compilations = compilations.count
+        if self._is_evaluating:
+            # Its answers would come too late, and the last one makes the same requests.
+            for request in crew.evaluator.requests():
+                crew.loop.cancel(request.id, request.attempt)
         if crew.pipeline.updates_done >= self._train.updates:
             params = crew.publisher.load(crew.parts.learner.export_params())
             # The last weights are new to the sampler unless they were published.

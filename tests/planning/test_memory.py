@@ -63,8 +63,9 @@ def test_nothing_is_refused_that_may_fit():
 
 @pytest.mark.parametrize("side", ["sampler", "learner"])
 def test_a_model_that_fits_in_no_way_is_refused_before_the_compiler_runs(side):
-    layers = 400_000
-    decoder = dataclasses.replace(DECODER, num_layers=layers, scan_layers=True)
+    # As wide as the slices, so that nothing but its size stands against it.
+    wide = dict.fromkeys(("vocab_size", "model_dim", "hidden_dim", "num_heads"), 4096)
+    decoder = dataclasses.replace(DECODER, num_layers=400, scan_layers=True, **wide)
     mesh = dataclasses.replace(TRAIN.mesh, **_wide(side))
     train = dataclasses.replace(TRAIN, decoder=decoder, mesh=mesh, learner=_rows(mesh))
     with pytest.raises(programs.PlanError) as error:

@@ -22,6 +22,14 @@ from jigsaw_jax.train.programs import Programs
 from jigsaw_jax.types import Array, Float, Int, Params
 
 
+# What makes a program that doesn't fit smaller.
+_SHRINK = {
+    "generate": "Sampler.slots",
+    "prefill": "tokens in Sampler.prompt_buckets",
+    "gradient": "Learner.rows",
+}
+
+
 class PlanError(Exception):
     """The plan can't be made, for a reason the user can do something about."""
 
@@ -128,7 +136,8 @@ def compile_program(name: str, lowered: Lowered, a_slice: Slice) -> Program:
         lines = [x.strip() for x in str(error).splitlines() if x.strip()]
         used = next((x for x in lines if "Used" in x and "hbm" in x), lines[0])
         raise PlanError(
-            f"{name} must fit in a chip of {a_slice.name}; the compiler says: {used}"
+            f"{name} must fit in a chip of {a_slice.name}; the compiler says: {used} "
+            f"Take fewer {_SHRINK.get(name, 'parameters')} or a larger slice"
         ) from None
     memory = compiled.memory_analysis()
     assert memory is not None

@@ -21,7 +21,6 @@ from jigsaw_jax.settings import Train, sizes
 from jigsaw_jax.train.programs import Programs
 from jigsaw_jax.types import Array, Float, Int, Params
 
-
 # What makes a program that doesn't fit smaller.
 _SHRINK = {
     "generate": "Sampler.slots",

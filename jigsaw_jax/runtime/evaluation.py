@@ -1,6 +1,7 @@
 """Accuracy and pass@k on the held-out split, with the run's own engine and reward."""
 
 import dataclasses
+import functools
 import itertools
 import queue
 from collections.abc import Callable, Sequence
@@ -151,9 +152,15 @@ def completion_pieces(tokenizer: Tokenizer, sample: Sample) -> list[str]:
     Each token is read behind the one before it, since the first of a text loses its
     leading space. What only several tokens spell together is shown as U+FFFD.
     """
-    tokens = [token for segment in sample.segments for token in segment.tokens]
-    pieces = [tokenizer.decode(tuple(tokens[:1]))] if tokens else []
-    for before, token in itertools.pairwise(tokens):
-        start = len(tokenizer.decode((before,)))
-        pieces.append(tokenizer.decode((before, token))[start:])
-    return pieces
+    return [
+        _piece(tokenizer, before, token)
+        for before, token in itertools.pairwise((None, *sample.tokens))
+    ]
+
+
+# Decoding a token alone is slow, and few pairs of neighbours are ever new.
+@functools.lru_cache(maxsize=1 << 17)
+def _piece(tokenizer: Tokenizer, before: int | None, token: int) -> str:
+    if before is None:
+        return tokenizer.decode((token,))
+    return tokenizer.decode((before, token))[len(tokenizer.decode((before,))) :]

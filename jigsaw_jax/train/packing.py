@@ -67,7 +67,8 @@ class Batch:
     index_RM: the input that predicts the place's target.
     targets_RM: trained tokens.
     mask_RM: which places are in use.
-    sequence_ids_RM: segment of the place.
+    sequence_ids_RM: 1, 2, ... numbers the sequences of a row, prompts left out: never
+        above M, which the sums over sequences rely on.
     places_RM: completion that the place belongs to, as `Trajectory.place`.
     logprobs_RM: of the targets, by the sampler.
     versions_RM: of the weights that drew the targets.
@@ -227,7 +228,7 @@ def _fill(rows: Sequence[Sequence[Unit]], num_rows: int, shapes: Shapes) -> Batc
     batch = empty_batch(num_rows, shapes)
     for r, row in enumerate(rows):
         views = _views(batch, r)
-        start = first = segment = 0
+        start = first = segment = number = 0
         for unit in row:
             prefix, prompt_start = segment + 1, start
             if unit.num_prompt:
@@ -235,10 +236,10 @@ def _fill(rows: Sequence[Sequence[Unit]], num_rows: int, shapes: Shapes) -> Batc
                 tokens = unit.sequences[0].tokens_T[: unit.num_prompt]
                 start = _put_inputs(views, start, tokens, ids=(segment, prefix))
             for sequence in unit.sequences:
-                segment += 1
+                segment, number = segment + 1, number + 1
                 starts = (prompt_start, start)
                 first = _put_trained(
-                    views, first, sequence, unit=unit, starts=starts, segment=segment
+                    views, first, sequence, unit=unit, starts=starts, number=number
                 )
                 own = sequence.tokens_T[unit.num_prompt : -1]
                 start = _put_inputs(
@@ -284,11 +285,11 @@ def _put_trained(
     *,
     unit: Unit,
     starts: tuple[int, int],
-    segment: int,
+    number: int,
 ) -> int:
-    """Write the places of one sequence, whose prompt and own inputs begin at `starts`.
+    """Write the places of the row's `number`-th sequence; the first place behind them.
 
-    Returns the first place behind them.
+    Its prompt and its own inputs begin at `starts`.
     """
     trained = np.flatnonzero(sequence.is_trained_T)
     places = slice(first, first + len(trained))
@@ -299,7 +300,7 @@ def _put_trained(
     )
     row["targets"][places] = sequence.tokens_T[trained]
     row["mask"][places] = True
-    row["sequence_ids"][places] = segment
+    row["sequence_ids"][places] = number
     row["places"][places] = sequence.place
     row["logprobs"][places] = sequence.logprobs_T[trained]
     row["versions"][places] = sequence.versions_T[trained]

@@ -90,8 +90,21 @@ def test_the_layout_of_a_shared_prompt():
     assert batch.prefix_ids_RT[0].tolist() == [1, 1, 1, 1, 1, 4, 4, 0, 0]
     assert batch.targets_RM[0].tolist() == [10, 11, 12, 20, 30, 31, 0, 0, 0]
     assert batch.index_RM[0].tolist() == [2, 3, 4, 2, 5, 6, 0, 0, 0]
-    assert batch.sequence_ids_RM[0].tolist() == [2, 2, 2, 3, 5, 5, 0, 0, 0]
+    assert batch.sequence_ids_RM[0].tolist() == [1, 1, 1, 2, 3, 3, 0, 0, 0]
     assert batch.places_RM[0].tolist() == [7, 7, 7, 8, 0, 0, 0, 0, 0]
+
+
+def test_sequences_are_numbered_within_the_places_of_a_row():
+    """Prompts have segments too; with one-token completions those outnumber places."""
+    shapes = packing.Shapes(
+        rows=(1,), row_tokens=6, row_trained=6, min_fill=0.5, shares_prefix=True
+    )
+    ones = [
+        trajectory([p, 9], {1}, place=p, group=p, num_prompt=1) for p in range(1, 7)
+    ]
+    (batch,) = packing.pack(ones, shapes)
+    assert batch.segment_ids_RT.max() == 11
+    assert batch.sequence_ids_RM[0].tolist() == [1, 2, 3, 4, 5, 6]
 
 
 def test_what_shares_no_prompt_stands_alone():

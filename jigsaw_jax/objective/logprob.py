@@ -40,10 +40,21 @@ def row_logprobs(
     targets_A: Int[Array, " A"],
     temperatures_A: Float[Array, " A"],
 ) -> tuple[Float[Array, " A"], Float[Array, " A"]]:
-    """`token_logprobs` of rows with a temperature each."""
-    logprobs_AM, entropies_AM = token_logprobs(
-        logits_AV[:, None], targets_A[:, None], temperatures_A[:, None, None]
-    )
+    """`token_logprobs` of rows with a temperature each.
+
+    The entropy is made from other copies of the logits: a caller that does without it
+    gets logprobs of the same rounding.
+    """
+
+    def both(logits: Array) -> tuple[Array, Array]:
+        return token_logprobs(
+            logits[:, None], targets_A[:, None], temperatures_A[:, None, None]
+        )
+
+    logprobs_AM, _ = both(logits_AV)
+    # What comes out of a barrier is not known to be what went in.
+    logits_AV, logprobs_AM = jax.lax.optimization_barrier((logits_AV, logprobs_AM))
+    _, entropies_AM = both(logits_AV)
     return logprobs_AM[:, 0], entropies_AM[:, 0]
 
 

@@ -139,14 +139,17 @@ def _sampled(train: Train, params: Any, prompts: list[Prompt]) -> list[Sample]:
 
 
 def _logprobs(train: Train, params: Any, batch: packing.Batch) -> jax.Array:
-    temperature = train.sampler.temperature
-    return gradient.token_logprobs(train, params, batch, temperature)[0]
+    return _pair(train, params, batch)[0]
+
+
+def _pair(train: Train, params: Any, batch: packing.Batch) -> Any:
+    return gradient.token_logprobs(train, params, batch, train.sampler.temperature)
 
 
 def _logprobs_and_gradient(train: Train, params: Any, batch: packing.Batch) -> Any:
     def loss(params: Any) -> Any:
-        logprobs = _logprobs(train, params, batch)
-        return logprobs.sum(), logprobs
+        logprobs, entropies = _pair(train, params, batch)
+        return (logprobs + entropies).sum(), logprobs
 
     return jax.grad(loss, has_aux=True)(params)
 

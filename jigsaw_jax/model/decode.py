@@ -10,10 +10,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jigsaw_jax.model import attention
+from jigsaw_jax.model import attention, self_attention
 from jigsaw_jax.model.attention import KeysValues
-from jigsaw_jax.model.decoder import choose, ends, rotary_turns, run_layers
-from jigsaw_jax.model.layer import Layer, score_options
+from jigsaw_jax.model.decoder import ends, rotary_turns, run_layers
+from jigsaw_jax.model.layer import Layer, choose, score_options
 from jigsaw_jax.settings import Decoder
 from jigsaw_jax.types import Array, Bool, Float, Int, Params
 
@@ -43,17 +43,21 @@ def prefill(decoder: Decoder, params: Params, tokens_T: Int[Array, " T"]) -> Any
 
     What stands at the places of padding behind the tokens is finite and means nothing.
     """
+    tokens_BT = tokens_T[None]
     positions_BT = jnp.arange(tokens_T.shape[0])[None]
-    mask_BTS = positions_BT[:, :, None] >= positions_BT[:, None, :]
-
-    def write(_: Any, index: int | Array, k: Array, v: Array) -> Written:
-        del index
-        fresh = attention.as_cached(k, v)
-        return fresh, fresh
-
-    _, cache = _run(
-        decoder, params, tokens_T[None], positions_BT, (None, mask_BTS, write)
+    turns = rotary_turns(decoder, positions_BT)
+    attend_rows = self_attention.of_rows(
+        decoder, jnp.ones_like(positions_BT), positions_BT
     )
+
+    def body(x: Array, layer: Layer, index: int | Array, _: None) -> tuple[Array, Any]:
+        def attend(q: Array, k: Array, v: Array) -> tuple[Array, KeysValues]:
+            return attend_rows(index, q, k, v), attention.as_cached(k, v)
+
+        return layer(x, choose(decoder, index, *turns), attend)
+
+    x_BTD = ends(decoder, params).embed(tokens_BT)
+    _, cache = run_layers(decoder, params, x_BTD, body)
     return cache
 
 

@@ -44,6 +44,8 @@ class Decoder:
       sliding_window: tokens that a local layer sees, or None.
       global_every: layer i is global where (i + 1) is a multiple of it; 1 means all
         layers (Llama), 0 none (Mistral).
+      attention: of rows to themselves: "auto" (the Pallas kernel on a TPU in bfloat16,
+        einsums elsewhere), "einsum" or "splash" (the kernel, interpreted off a TPU).
       scan_layers: one compiled layer body run L times; slower on CPU, compiles fast.
       dtype: compute type.
       param_dtype: storage type of the parameters.
@@ -80,6 +82,7 @@ class Decoder:
     scale_embedding: bool = False
     sliding_window: int | None = None
     global_every: int = 1
+    attention: str = "auto"
     scan_layers: bool = False
     dtype: str = "float32"
     param_dtype: str = "float32"
@@ -108,6 +111,7 @@ class Decoder:
         )
         check.divides("2", 2, "Decoder.head_dim", self.head_dim)
         check.one_of("Decoder.activation", self.activation, ("silu", "gelu"))
+        check.one_of("Decoder.attention", self.attention, ("auto", "einsum", "splash"))
         for name in ("dtype", "param_dtype"):
             check.one_of(
                 f"Decoder.{name}", getattr(self, name), ("float32", "bfloat16")

@@ -12,6 +12,7 @@ from flax import nnx
 from jigsaw_jax import mesh as meshes
 from jigsaw_jax.model import rotary, self_attention
 from jigsaw_jax.model.layer import PRODUCT, Ends, Layer, choose
+from jigsaw_jax.model.splash import RESIDUAL
 from jigsaw_jax.settings import Decoder
 from jigsaw_jax.types import Array, Float, Int, Params
 
@@ -93,7 +94,7 @@ def forward(
     A token attends to the tokens before it that have its segment id, or the one that
     `prefix_ids_BT` names. Segment 0 is padding: its outputs are finite and mean
     nothing. `remat` recomputes each layer in the backward pass, but for what it names:
-    "nothing", or "products" of weights.
+    "nothing", or "products" of weights and the attention kernel's output.
     """
     turns = rotary_turns(decoder, positions_BT)
     attend_rows = self_attention.of_rows(
@@ -164,7 +165,7 @@ def run_layers(
     whole stack and returns it, so that it can write one token of a cache in place.
     """
     graph, _ = nnx.split(_abstract(Layer, decoder))
-    keep = (PRODUCT,) if remat == "products" else ()
+    keep = (PRODUCT, RESIDUAL) if remat == "products" else ()
     policy = jax.checkpoint_policies.save_only_these_names(*keep)
 
     def step(x: Array, weights: Params, context: Any, index: int | Array) -> Any:

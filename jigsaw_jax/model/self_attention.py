@@ -46,8 +46,8 @@ def of_rows(
     if window is not None and window >= segment_ids_BT.shape[1]:
         window = None
     rows = (segment_ids_BT, positions_BT, prefix_ids_BT)
-    make = _of_kernel if uses_kernel(decoder, segment_ids_BT.shape[1]) else _of_einsum
-    attend = make(decoder, rows, window)
+    is_kernel = uses_kernel(decoder, segment_ids_BT.shape[1], meshes.platform())
+    attend = (_of_kernel if is_kernel else _of_einsum)(decoder, rows, window)
 
     def shared(index: int | Array, q: Array, k: Array, v: Array) -> Array:
         return attend(index, q, *(meshes.repeat_heads(x, dim=2) for x in (k, v)))
@@ -55,8 +55,8 @@ def of_rows(
     return shared
 
 
-def uses_kernel(decoder: Decoder, length: int) -> bool:
-    """Whether rows of this length go through the kernel, on the mesh of `on_mesh`.
+def uses_kernel(decoder: Decoder, length: int, platform: str) -> bool:
+    """Whether rows of `length` tokens go through the kernel on a platform.
 
     Its products round to bfloat16, so float32 takes the einsums; so do rows that are
     no multiple of the kernel's smallest block.
@@ -64,7 +64,7 @@ def uses_kernel(decoder: Decoder, length: int) -> bool:
     if decoder.attention != "auto":
         return decoder.attention == "splash"
     fits = length % splash.LANES == 0
-    return meshes.platform() == "tpu" and decoder.dtype == "bfloat16" and fits
+    return platform == "tpu" and decoder.dtype == "bfloat16" and fits
 
 
 def _of_einsum(

@@ -136,7 +136,7 @@ def _static(
         mask = masks.LocalMask(square, (window - 1, 0), 0)
     one = _kernel(decoder, masks.MultiHeadMask([mask]))
 
-    def of_row(q: Array, k: Array, v: Array, ids: Array) -> Array:
+    def of_row(q: Array, k: Array, v: Array, ids: Array) -> Any:
         return one(q, k, v, kernel.SegmentIds(ids, ids))
 
     return _by_row(decoder, of_row, q, k, v, segment_ids_BT)
@@ -169,9 +169,14 @@ def _kernel(decoder: Decoder, mask: Any) -> kernel.SplashAttentionKernel:
         residual_checkpoint_name=RESIDUAL,
         interpret=meshes.platform() != "tpu",
     )
-    # Only names a scope there, and would be traced here.
-    infos = (
-        info and info._replace(is_dynamic_mask=None)
-        for info in (made.fwd_mask_info, made.dq_mask_info, made.dkv_mask_info)
+    return kernel.SplashAttentionKernel(
+        _plain(made.fwd_mask_info),
+        made.dq_mask_info and _plain(made.dq_mask_info),
+        made.dkv_mask_info and _plain(made.dkv_mask_info),
+        **made.kwargs,
     )
-    return kernel.SplashAttentionKernel(*infos, **made.kwargs)
+
+
+def _plain(info: Any) -> Any:
+    """Without the note that its mask is dynamic: read as a bool, but traced here."""
+    return info._replace(is_dynamic_mask=None)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
@@ -172,6 +173,38 @@ def is_spread(logical_axis: str, size: int) -> bool:
     if mesh.empty or mesh.size == 1 or axes is None:
         return False
     return size % _num_devices(mesh, axes) == 0
+
+
+def platform() -> str:
+    """Of the devices of `on_mesh`, here or not; without one, of those that are here."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.default_backend() if device is None else device.platform
+
+
+def head_copies(
+    mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh, num_kv_heads: int
+) -> int:
+    """Copies of each key-value head that stand side by side, so that all divide.
+
+    The rule: of K heads on t devices of "tensor", K' = lcm(K, t) are attended to, and
+    each device holds K / gcd(K, t) of them. Query heads keep their order, since t
+    divides their number, as K does. Weights keep K heads, whole on every device where
+    t doesn't divide them.
+    """
+    if mesh.empty:
+        return 1
+    return math.lcm(num_kv_heads, mesh.shape["tensor"]) // num_kv_heads
+
+
+def repeat_heads(x: jax.Array, dim: int) -> jax.Array:
+    """Keys or values with `head_copies` of each head of a dim, for `on_mesh`'s mesh.
+
+    Copies stand next to each other, so that query head n of N still belongs to head
+    n K' // N.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    copies = head_copies(mesh, x.shape[dim])
+    return x if copies == 1 else jnp.repeat(x, copies, axis=dim)
 
 
 def sharding_tree(

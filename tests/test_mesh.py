@@ -55,6 +55,28 @@ def test_uneven_key_value_heads_are_replicated_and_other_dims_refused():
         meshes.partition_spec(mesh, ("embed", "heads"), (8, 9))
 
 
+@pytest.mark.parametrize(
+    ("heads", "tensor", "copies"), [(8, 2, 1), (2, 4, 2), (6, 4, 2), (3, 4, 4)]
+)
+def test_key_value_heads_are_repeated_until_they_divide(heads, tensor, copies):
+    mesh = meshes.learner_mesh(Mesh(tensor=tensor, shared=True), jax.devices())
+    assert meshes.head_copies(mesh, heads) == copies
+    keys = jnp.arange(heads)[None]
+    repeat = meshes.on_mesh(mesh, lambda x: meshes.repeat_heads(x, dim=1))
+    (repeated,) = jax.jit(repeat)(keys).tolist()
+    # Query heads 0 to 11 still find their own, and each device has as many.
+    num_queries = 12 if heads != 8 else 16
+    found = [repeated[n * len(repeated) // num_queries] for n in range(num_queries)]
+    assert found == [n * heads // num_queries for n in range(num_queries)]
+    assert len(repeated) % tensor == 0
+
+
+def test_programs_without_a_mesh_repeat_no_heads():
+    keys = jnp.arange(3)
+    assert meshes.repeat_heads(keys, dim=0) is keys
+    assert meshes.platform() == "cpu"
+
+
 def test_an_unknown_logical_axis_is_refused():
     mesh = meshes.learner_mesh(Mesh(), jax.devices())
     with pytest.raises(ValueError, match="got 'experts'"):

@@ -18,8 +18,8 @@ from flax import nnx
 
 from jigsaw_jax.model import attention
 from jigsaw_jax.model.attention import KeysValues
-from jigsaw_jax.model.decoder import choose, ends, rotary_turns, run_layers
-from jigsaw_jax.model.layer import Layer, score_options
+from jigsaw_jax.model.decoder import ends, rotary_turns, run_layers
+from jigsaw_jax.model.layer import Layer, choose, score_options
 from jigsaw_jax.model.tiles import by_tile
 from jigsaw_jax.settings import Decoder
 from jigsaw_jax.types import Array, Bool, Float, Int, Params

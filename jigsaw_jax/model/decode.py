@@ -10,10 +10,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jigsaw_jax.model import attention, canonical
+from jigsaw_jax.model import attention, canonical, self_attention
 from jigsaw_jax.model.attention import KeysValues
-from jigsaw_jax.model.decoder import choose, ends, rotary_turns, run_layers
-from jigsaw_jax.model.layer import Layer, score_options
+from jigsaw_jax.model.decoder import ends, rotary_turns, run_layers
+from jigsaw_jax.model.layer import Layer, choose, score_options
 from jigsaw_jax.settings import Decoder
 from jigsaw_jax.types import Array, Bool, Float, Int, Params
 
@@ -50,22 +50,23 @@ def prefill(
     With the canonical option the cache has `length` positions, zeros behind the T
     tokens, and all are attended to, as in a decode step.
     """
-    num_tokens = tokens_T.shape[0]
-    positions_BT = jnp.arange(num_tokens)[None]
-    num_places = (length or num_tokens) if decoder.canonical_tile else num_tokens
-    mask_BTS = positions_BT[:, :, None] >= jnp.arange(num_places)[None, None]
-    behind = (0, num_places - num_tokens)
-
-    def write(_: Any, index: int | Array, k: Array, v: Array) -> Written:
-        del index
-        fresh = attention.as_cached(
-            *(jnp.pad(x, [(0, 0), behind, (0, 0), (0, 0)]) for x in (k, v))
-        )
-        return fresh, fresh
-
-    _, cache = _run(
-        decoder, params, tokens_T[None], positions_BT, (None, mask_BTS, write)
+    if decoder.canonical_tile:
+        return _prefill_canonical(decoder, params, tokens_T, length)
+    tokens_BT = tokens_T[None]
+    positions_BT = jnp.arange(tokens_T.shape[0])[None]
+    turns = rotary_turns(decoder, positions_BT)
+    attend_rows = self_attention.of_rows(
+        decoder, jnp.ones_like(positions_BT), positions_BT
     )
+
+    def body(x: Array, layer: Layer, index: int | Array, _: None) -> tuple[Array, Any]:
+        def attend(q: Array, k: Array, v: Array) -> tuple[Array, KeysValues]:
+            return attend_rows(index, q, k, v), attention.as_cached(k, v)
+
+        return layer(x, choose(decoder, index, *turns), attend)
+
+    x_BTD = ends(decoder, params).embed(tokens_BT)
+    _, cache = run_layers(decoder, params, x_BTD, body)
     return cache
 
 
@@ -183,6 +184,28 @@ def _run(
     x_BTD = ends(decoder, params).embed(tokens_BT)
     x_BTD, cache = run_layers(decoder, params, x_BTD, body, contexts=cache)
     return ends(decoder, params).normalise(x_BTD), cache
+
+
+def _prefill_canonical(
+    decoder: Decoder, params: Params, tokens_T: Int[Array, " T"], length: int | None
+) -> Any:
+    num_tokens = tokens_T.shape[0]
+    num_places = length or num_tokens
+    positions_BT = jnp.arange(num_tokens)[None]
+    mask_BTS = positions_BT[:, :, None] >= jnp.arange(num_places)[None, None]
+    behind = (0, num_places - num_tokens)
+
+    def write(_: Any, index: int | Array, k: Array, v: Array) -> Written:
+        del index
+        fresh = attention.as_cached(
+            *(jnp.pad(x, [(0, 0), behind, (0, 0), (0, 0)]) for x in (k, v))
+        )
+        return fresh, fresh
+
+    _, cache = _run(
+        decoder, params, tokens_T[None], positions_BT, (None, mask_BTS, write)
+    )
+    return cache
 
 
 def _run_canonical(

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jigsaw_jax import mesh as meshes
-from jigsaw_jax.model import attention, rotary
-from jigsaw_jax.model.layer import PRODUCT, Ends, Layer, score_options
+from jigsaw_jax.model import rotary, self_attention
+from jigsaw_jax.model.layer import PRODUCT, Ends, Layer, choose
+from jigsaw_jax.model.splash import RESIDUAL
 from jigsaw_jax.model.tiles import by_tile
 from jigsaw_jax.settings import Decoder
 from jigsaw_jax.types import Array, Float, Int, Params
@@ -94,22 +95,16 @@ def forward(
     A token attends to the tokens before it that have its segment id, or the one that
     `prefix_ids_BT` names. Segment 0 is padding: its outputs are finite and mean
     nothing. `remat` recomputes each layer in the backward pass, but for what it names:
-    "nothing", or "products" of weights.
+    "nothing", or "products" of weights and the attention kernel's output.
     """
     turns = rotary_turns(decoder, positions_BT)
-    masks = tuple(
-        attention.packed_mask(segment_ids_BT, positions_BT, window, prefix_ids_BT)
-        for window in (None, decoder.sliding_window)
+    attend_rows = self_attention.of_rows(
+        decoder, segment_ids_BT, positions_BT, prefix_ids_BT
     )
 
     def body(x: Array, layer: Layer, index: int | Array, _: None) -> Any:
-        mask_BTS = choose(decoder, index, *masks)
-
         def attend(q: Array, k: Array, v: Array) -> tuple[Array, None]:
-            cached = attention.as_cached(k, v)
-            return attention.attend(
-                q, *cached, mask_BTS, **score_options(decoder)
-            ), None
+            return attend_rows(index, q, k, v), None
 
         return layer(x, choose(decoder, index, *turns), attend)
 
@@ -184,7 +179,7 @@ def run_layers(
     whole stack and returns it, so that it can write one token of a cache in place.
     """
     graph, _ = nnx.split(_abstract(Layer, decoder))
-    keep = (PRODUCT,) if remat == "products" else ()
+    keep = (PRODUCT, RESIDUAL) if remat == "products" else ()
     policy = jax.checkpoint_policies.save_only_these_names(*keep)
 
     def step(x: Array, weights: Params, context: Any, index: int | Array) -> Any:
@@ -212,14 +207,6 @@ def run_layers(
         x_BTD, out = step(x_BTD, params["layers"][layer_name(index)], context, index)
         carried.append(out)
     return x_BTD, tuple(carried)
-
-
-def choose(decoder: Decoder, index: int | Array, of_global: Any, of_local: Any) -> Any:
-    """What belongs to layer `index`: the global or the local variant."""
-    is_global = decoder.is_global(index)
-    if isinstance(is_global, bool):
-        return of_global if is_global else of_local
-    return jax.tree.map(functools.partial(jnp.where, is_global), of_global, of_local)
 
 
 def rotary_turns(

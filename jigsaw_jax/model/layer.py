@@ -4,6 +4,7 @@ Both the learner and the sampler run these modules; they differ only in the `att
 function they pass in.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,14 @@ def score_options(decoder: Decoder) -> dict[str, Any]:
         "scale": (decoder.query_pre_attn_scalar or decoder.head_dim) ** -0.5,
         "soft_cap": decoder.attention_soft_cap,
     }
+
+
+def choose(decoder: Decoder, index: int | Array, of_global: Any, of_local: Any) -> Any:
+    """What belongs to layer `index`: the global or the local variant."""
+    is_global = decoder.is_global(index)
+    if isinstance(is_global, bool):
+        return of_global if is_global else of_local
+    return jax.tree.map(functools.partial(jnp.where, is_global), of_global, of_local)
 
 
 def _weight(

@@ -3,9 +3,11 @@
 import math
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jigsaw_jax import mesh as meshes
 from jigsaw_jax.settings import Decoder
 from jigsaw_jax.types import Array, Float, Int
 
@@ -53,6 +55,32 @@ def rates(decoder: Decoder, *, is_global: bool) -> np.ndarray:
 
 def rotate(heads_BTNH: Float[Array, "B T N H"], turn: Turn) -> Float[Array, "B T N H"]:
     """Turns the pair (i, i + H/2) of every head by the angle of its position."""
+    if meshes.platform() == "tpu":
+        return _rotate_whole(heads_BTNH, turn)
     low, high = jnp.split(heads_BTNH.astype(jnp.float32), 2, axis=-1)
     turned = (low * turn.cos - high * turn.sin, high * turn.cos + low * turn.sin)
     return jnp.concatenate(turned, axis=-1).astype(heads_BTNH.dtype)
+
+
+def _rotate_whole(
+    heads_BTNH: Float[Array, "B T N H"], turn: Turn
+) -> Float[Array, "B T N H"]:
+    """The same, with the halves swapped by a matrix of zeros and ones.
+
+    A half head leaves half of a TPU's lanes idle and its pieces go through memory: by
+    the compiler's cycles the matrix, whose products are exact, takes 0.6 of the time.
+    """
+    half = heads_BTNH.shape[-1] // 2
+    swap_HH = np.zeros((2 * half, 2 * half), np.float32)
+    swap_HH[np.arange(half) + half, np.arange(half)] = -1
+    swap_HH[np.arange(half), np.arange(half) + half] = 1
+    swapped = jnp.einsum(
+        "BTNH,HJ->BTNJ",
+        heads_BTNH,
+        jnp.asarray(swap_HH, heads_BTNH.dtype),
+        precision=jax.lax.Precision.HIGHEST,
+        preferred_element_type=jnp.float32,
+    )
+    cos, sin = (jnp.concatenate((x, x), axis=-1) for x in turn)
+    turned = heads_BTNH.astype(jnp.float32) * cos + swapped * sin
+    return turned.astype(heads_BTNH.dtype)

@@ -8,6 +8,9 @@ computes again.
 
 import dataclasses
 
+import numpy as np
+
+from jigsaw_jax.model import self_attention, splash
 from jigsaw_jax.settings import Decoder, Train, sizes
 
 
@@ -26,7 +29,7 @@ class Flops:
     attention: int | float = 0
 
 
-def gradient(train: Train, num_rows: int) -> Flops:
+def gradient(train: Train, num_rows: int, *, platform: str = "cpu") -> Flops:
     """One micro-batch of full rows through forward and backward pass."""
     decoder, learner = train.decoder, train.learner
     tokens = num_rows * learner.row_tokens
@@ -34,11 +37,17 @@ def gradient(train: Train, num_rows: int) -> Flops:
     attention = attention_flops(decoder, num_rows, learner.row_tokens)
     head = 2 * num_rows * sizes.row_trained(train) * head_weights(decoder)
     # A backward pass costs two forward ones: by the input and by the weight.
-    passes = 3 + _extra_forwards(train)
+    extra = _extra_forwards(train)
+    passes = 3 + extra
+    forward, backward = attention, 2 * attention
+    is_kernel = self_attention.uses_kernel(decoder, learner.row_tokens, platform)
+    if is_kernel:
+        forward, backward = kernel_flops(decoder, num_rows, learner.row_tokens)
     again = 0.0
-    if learner.remat:
-        again += attention
-    if learner.remat and learner.remat_save == "nothing":
+    saves = learner.remat_save != "nothing"
+    is_again = learner.remat and not (is_kernel and saves)
+    attended = (1 + extra + is_again) * forward + backward
+    if learner.remat and not saves:
         again += layers
         if not decoder.sandwich_norms:
             # Nothing in the backward pass reads the layer's own last product.
@@ -48,8 +57,8 @@ def gradient(train: Train, num_rows: int) -> Flops:
         again += head
     return Flops(
         model=passes * (layers + attention / 2 + head),
-        program=passes * (layers + attention + head) + again,
-        attention=(passes + learner.remat) * attention,
+        program=passes * (layers + head) + attended + again,
+        attention=attended,
     )
 
 
@@ -63,7 +72,7 @@ def generate(train: Train) -> Flops:
     return Flops(model=total, program=total, attention=float(sampler.slots * attention))
 
 
-def prefill(train: Train) -> Flops:
+def prefill(train: Train, *, platform: str = "cpu") -> Flops:
     """One prompt of the longest bucket; no logits."""
     decoder, tokens = train.decoder, train.sampler.prompt_buckets[-1]
     # Only keys and values are kept, so of the last layer nothing else is computed.
@@ -71,10 +80,14 @@ def prefill(train: Train) -> Flops:
     last = 2 * decoder.model_dim * decoder.num_kv_heads * decoder.head_dim
     layers = 2 * tokens * (layer_weights(decoder) * whole + last)
     attention = attention_flops(decoder, 1, tokens) * whole / decoder.num_layers
+    attended = attention
+    if self_attention.uses_kernel(decoder, tokens, platform):
+        forward, _ = kernel_flops(decoder, 1, tokens)
+        attended = forward * whole / decoder.num_layers
     return Flops(
         model=layers + attention / 2,
-        program=layers + attention,
-        attention=attention,
+        program=layers + attended,
+        attention=attended,
     )
 
 
@@ -94,6 +107,40 @@ def attention_flops(decoder: Decoder, num_rows: int, tokens: int) -> float:
     """Both products of all heads and layers, every query by every key."""
     width = decoder.num_heads * decoder.head_dim
     return float(4 * num_rows * tokens * tokens * width * decoder.num_layers)
+
+
+def kernel_flops(decoder: Decoder, num_rows: int, tokens: int) -> tuple[float, float]:
+    """Of the attention kernel in all layers, forward and backward.
+
+    It skips the blocks that causality and a window leave empty, whatever segments a
+    row has, and computes all of each other block. Forward takes two products, backward
+    five in one kernel, or seven in two.
+    """
+    square = attention_flops(decoder, num_rows, tokens) / decoder.num_layers
+    sizes = splash.blocks(tokens)
+    forward = backward = 0.0
+    for index in range(decoder.num_layers):
+        window = None if decoder.is_global(index) else decoder.sliding_window
+        size = sizes.block_q
+        filled = _filled(tokens, size, size, window)
+        column = sizes.block_kv_dkv or size
+        of_keys = _filled(tokens, size, column, window)
+        forward += square * filled
+        if sizes.use_fused_bwd_kernel:
+            backward += square * 5 / 2 * of_keys
+        else:
+            backward += square * (4 / 2 * of_keys + 3 / 2 * filled)
+    return forward, backward
+
+
+def _filled(tokens: int, rows: int, columns: int, window: int | None) -> float:
+    """The share of blocks, rows x columns, with a key that some query may see."""
+    first_query = np.arange(0, tokens, rows)[:, None]
+    first_key = np.arange(0, tokens, columns)[None]
+    runs = first_key < first_query + rows
+    if window is not None:
+        runs &= first_key + columns > first_query - window + 1
+    return float(runs.mean())
 
 
 def _is_chunked(train: Train, num_rows: int) -> bool:

@@ -61,7 +61,9 @@ def describe_sampler(
     )
     found = {
         "generate": roofline.describe(compiled["generate"], call, on, open_trips=steps),
-        "prefill": roofline.describe(compiled["prefill"], flops.prefill(train), on),
+        "prefill": roofline.describe(
+            compiled["prefill"], flops.prefill(train, platform="tpu"), on
+        ),
     }
     return roofline.sampler(train, found, on)
 
@@ -71,7 +73,7 @@ def describe_learner(
 ) -> dict[str, Any]:
     """The plan's side of `gradient` and `step`."""
     counted = {
-        "gradient": flops.gradient(train, train.learner.rows),
+        "gradient": flops.gradient(train, train.learner.rows, platform="tpu"),
         # Elementwise work alone.
         "step": flops.Flops(model=0, program=0),
     }

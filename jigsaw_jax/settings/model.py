@@ -47,6 +47,8 @@ class Decoder:
       canonical_tile: rows of every matrix product, the same in sampler and learner, so
         that their logprobs are equal bit for bit (docs/canonical.md); 0 leaves the
         shapes to each side. Needs a mesh of one device on both sides.
+      attention: of rows to themselves: "auto" (the Pallas kernel on a TPU in bfloat16,
+        einsums elsewhere), "einsum" or "splash" (the kernel, interpreted off a TPU).
       scan_layers: one compiled layer body run L times; slower on CPU, compiles fast.
       dtype: compute type.
       param_dtype: storage type of the parameters.
@@ -84,6 +86,7 @@ class Decoder:
     sliding_window: int | None = None
     global_every: int = 1
     canonical_tile: int = 0
+    attention: str = "auto"
     scan_layers: bool = False
     dtype: str = "float32"
     param_dtype: str = "float32"
@@ -112,6 +115,7 @@ class Decoder:
         )
         check.divides("2", 2, "Decoder.head_dim", self.head_dim)
         check.one_of("Decoder.activation", self.activation, ("silu", "gelu"))
+        check.one_of("Decoder.attention", self.attention, ("auto", "einsum", "splash"))
         for name in ("dtype", "param_dtype"):
             check.one_of(
                 f"Decoder.{name}", getattr(self, name), ("float32", "bfloat16")

@@ -63,8 +63,9 @@ class Learner:
         it; row_tokens then holds as many of them as fit.
       logprob_chunk: tokens whose logits exist at once; 0 takes all.
       remat: recompute activations of a layer in the backward pass.
-      remat_save: what is kept nevertheless: "nothing", or "products" (of weights; only
-        attention and elementwise work are then computed again).
+      remat_save: what is kept nevertheless: "nothing", or "products" (of weights, and
+        the attention kernel's output; elementwise work is then computed again, and
+        attention where it is einsums).
     """
 
     rows: int = 16

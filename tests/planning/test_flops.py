@@ -63,6 +63,38 @@ def test_the_model_needs_half_the_attention_and_no_second_forward_pass():
     assert counted.program == 4 * (layers + attention + head) - last
 
 
+def test_the_kernel_computes_the_blocks_that_causality_and_a_window_leave():
+    square = 4 * 2 * 1024 * 1024 * 8 * 64.0
+    decoder = dataclasses.replace(DECODER, num_layers=1)
+    # Blocks of 512: three of four forward; both keys' blocks are one column backward.
+    forward, backward = flops.kernel_flops(decoder, 2, 1024)
+    assert (forward, backward) == (0.75 * square, 5 / 2 * square)
+    # Four blocks a side, and two kernels: 4 + 3 products in the backward pass.
+    forward, backward = flops.kernel_flops(decoder, 2, 2048)
+    assert forward == 4 * square * 10 / 16
+    assert backward == 7 / 2 * forward
+    # A window of 512 reaches one block back, of 513 too, of 514 two.
+    for window, blocks in ((512, 7), (513, 7), (514, 9)):
+        local = dataclasses.replace(decoder, sliding_window=window, global_every=0)
+        assert flops.kernel_flops(local, 2, 2048)[0] == 4 * square * blocks / 16
+
+
+def test_on_a_tpu_the_kernels_output_is_kept_and_its_blocks_are_counted():
+    learner = settings.Learner(
+        rows=2, row_tokens=1024, row_shapes=1, remat=True, remat_save="products"
+    )
+    decoder = dataclasses.replace(DECODER, dtype="bfloat16")
+    train = dataclasses.replace(TRAIN, decoder=decoder, learner=learner)
+    on_cpu = flops.gradient(train, 2)
+    on_tpu = flops.gradient(train, 2, platform="tpu")
+    assert on_tpu.model == on_cpu.model
+    assert on_tpu.attention == sum(flops.kernel_flops(decoder, 2, 1024))
+    attention = flops.attention_flops(decoder, 2, 1024)
+    # Einsums are whole squares: forward, again, and backward.
+    assert on_cpu.attention == 4 * attention
+    assert on_cpu.program - on_tpu.program == on_cpu.attention - on_tpu.attention
+
+
 def test_a_reference_costs_a_forward_pass():
     objective = settings.Objective(kl="k3", kl_coefficient=0.1)
     train = dataclasses.replace(TRAIN, objective=objective)

@@ -1,9 +1,10 @@
 """Params written as a Hugging Face folder that transformers loads."""
 
+import functools
 import json
 import pathlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import save_file
 
+from jigsaw_jax.model import lora
 from jigsaw_jax.model.families import FAMILIES, family_of
 from jigsaw_jax.model.hf_folder import CONFIG, INDEX, SINGLE
 from jigsaw_jax.model.tensor_names import Leaf, leaves
@@ -48,7 +50,7 @@ def export_folder(
     Args:
       path: of the folder, which must not exist or be empty.
       decoder: whose params.
-      params: with adapters merged.
+      params: adapters, where it has some, are merged in float32.
       dtype: "float32" or "bfloat16" to store; None for the params' own.
       like: the folder that the model came from. Its tokenizer, and the keys of its
         config.json that are no part of the decoder, are kept.
@@ -73,9 +75,9 @@ def export_folder(
     partial.mkdir(parents=True)
     _write_weights(
         partial,
-        params,
         stored,
         _files(list(leaves(decoder, family)), stored, shard_bytes_max),
+        functools.partial(lora.merged, decoder, params),
     )
     _write_json(partial / CONFIG, config)
     for name in _COMPANIONS if like is not None else ():
@@ -107,13 +109,17 @@ def _files(
 
 
 def _write_weights(
-    folder: pathlib.Path, params: Params, dtype: jnp.dtype, files: list[list[Piece]]
+    folder: pathlib.Path,
+    dtype: jnp.dtype,
+    files: list[list[Piece]],
+    read: Callable[[tuple[str, ...]], jax.Array],
 ) -> None:
+    """`read` gives the leaf at a path."""
     weight_map, total = {}, 0
     for number, pieces in enumerate(files, 1):
         name = f"model-{number:05d}-of-{len(files):05d}.safetensors"
         name = SINGLE if len(files) == 1 else name
-        tensors = dict(_tensors(params, pieces, dtype))
+        tensors = dict(_tensors(pieces, dtype, read))
         total += sum(tensor.nbytes for tensor in tensors.values())
         weight_map |= dict.fromkeys(tensors, name)
         save_file(tensors, folder / name, metadata={"format": "pt"})
@@ -123,12 +129,13 @@ def _write_weights(
 
 
 def _tensors(
-    params: Params, pieces: list[Piece], dtype: jnp.dtype
+    pieces: list[Piece], dtype: jnp.dtype, read: Callable[[tuple[str, ...]], jax.Array]
 ) -> Iterator[tuple[str, np.ndarray]]:
+    path, array = None, None
     for leaf, place in pieces:
-        array = params
-        for key in leaf.path:
-            array = array[key]
+        if leaf.path != path:
+            path, array = leaf.path, read(leaf.path)
+        assert array is not None
         if array.shape != leaf.shape:
             raise ValueError(
                 f"{'.'.join(leaf.path)} must have shape {leaf.shape}, got {array.shape}"

@@ -33,22 +33,30 @@ def gradient(train: Train, num_rows: int) -> Flops:
     layers = 2 * tokens * layer_weights(decoder) * decoder.num_layers
     attention = attention_flops(decoder, num_rows, learner.row_tokens)
     head = 2 * num_rows * sizes.row_trained(train) * head_weights(decoder)
-    # A backward pass costs two forward ones: by the input and by the weight.
+    # A backward pass costs two forward ones: by the input, and by the weight where
+    # it trains.
     passes = 3 + _extra_forwards(train)
+    adapters = 2 * tokens * sizes.num_adapter_params(decoder)
+    frozen = layers + head if adapters else 0
+    if adapters and not decoder.scan_layers:
+        # The embedding is frozen too, so the first layer hands no gradient down.
+        heads = decoder.num_heads + 2 * decoder.num_kv_heads
+        frozen += 2 * tokens * decoder.model_dim * heads * decoder.head_dim
     again = 0.0
     if learner.remat:
         again += attention
     if learner.remat and learner.remat_save == "nothing":
-        again += layers
+        again += layers + adapters
         if not decoder.sandwich_norms:
             # Nothing in the backward pass reads the layer's own last product.
             last = decoder.model_dim * decoder.hidden_dim
             again -= 2 * tokens * last * decoder.num_layers
     if _is_chunked(train, num_rows):
         again += head
+    weights = passes * (layers + adapters + head) - frozen
     return Flops(
-        model=passes * (layers + attention / 2 + head),
-        program=passes * (layers + attention + head) + again,
+        model=weights + passes * attention / 2,
+        program=weights + passes * attention + again,
         attention=(passes + learner.remat) * attention,
     )
 
@@ -57,6 +65,7 @@ def generate(train: Train) -> Flops:
     """One decode step of all slots, attending to caches of full length."""
     decoder, sampler = train.decoder, train.sampler
     weights = layer_weights(decoder) * decoder.num_layers + head_weights(decoder)
+    weights += sizes.num_adapter_params(decoder)
     width = decoder.num_heads * decoder.head_dim
     attention = 4 * sampler.length_max * width * decoder.num_layers
     total = float(sampler.slots * (2 * weights + attention))
@@ -70,6 +79,9 @@ def prefill(train: Train) -> Flops:
     whole = decoder.num_layers - 1
     last = 2 * decoder.model_dim * decoder.num_kv_heads * decoder.head_dim
     layers = 2 * tokens * (layer_weights(decoder) * whole + last)
+    layers += (
+        2 * tokens * sizes.num_adapter_params(decoder) * whole / decoder.num_layers
+    )
     attention = attention_flops(decoder, 1, tokens) * whole / decoder.num_layers
     return Flops(
         model=layers + attention / 2,

@@ -41,6 +41,8 @@ def export_folder(
     *,
     dtype: str | None = None,
     like: str | pathlib.Path | None = None,
+    beside: Callable[[pathlib.Path], None] | None = None,
+    replace: bool = False,
     shard_bytes_max: int = SHARD_BYTES_MAX,
 ) -> None:
     """Write config.json and safetensors; the folder appears whole or not at all.
@@ -54,13 +56,15 @@ def export_folder(
       dtype: "float32" or "bfloat16" to store; None for the params' own.
       like: the folder that the model came from. Its tokenizer, and the keys of its
         config.json that are no part of the decoder, are kept.
+      beside: writes further files, a tokenizer's say, into the folder that it is given.
+      replace: a folder that is there already gives way when the new one is whole.
       shard_bytes_max: of one file, unless a single tensor is larger.
 
     Raises:
       ValueError: the folder has files in it, or no family can express the decoder.
     """
     path = pathlib.Path(path)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if path.exists() and not replace and (not path.is_dir() or any(path.iterdir())):
         raise ValueError(f"the export must go to a new or empty folder, got {path}")
     kept = {} if like is None else json.loads((pathlib.Path(like) / CONFIG).read_text())
     kept = kept.get("text_config", kept)
@@ -84,6 +88,10 @@ def export_folder(
         companion = pathlib.Path(like or "") / name
         if companion.is_file():
             shutil.copyfile(companion, partial / name)
+    if beside is not None:
+        beside(partial)
+    if replace:
+        shutil.rmtree(path, ignore_errors=True)
     partial.replace(path)
 
 

@@ -1,6 +1,6 @@
 """The two kinds of vocabulary in GGUF files, as models of the `tokenizers` library."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import gguf
 import numpy as np
@@ -8,16 +8,38 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 SPACE = "\u2581"
+# How text is cut into words, by llama.cpp's name. {digits} is how many stay together.
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{digits}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_GPT2 = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+_BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+
+
+def _cut(digits: str) -> pre_tokenizers.PreTokenizer:
+    pattern = tokenizers.Regex(_WORDS.replace("{digits}", digits))
+    return pre_tokenizers.Split(pattern, "isolated")
+
+
+_RULES: Mapping[str, list[pre_tokenizers.PreTokenizer]] = {
+    "gpt-2": [_GPT2],
+    "smollm": [pre_tokenizers.Digits(individual_digits=True), _GPT2],
+    "qwen2": [_cut(""), _BYTES],
+    "llama-bpe": [_cut("{1,3}"), _BYTES],
+}
 
 
 def byte_level(
-    tokens: Sequence[str], merges: Sequence[str], *, pre: str
+    tokens: Sequence[str], merges: Sequence[str], kinds: Sequence[int], *, pre: str
 ) -> tokenizers.Tokenizer:
     """Byte-level BPE.
 
     Args:
       tokens: in the order of their ids.
       merges: two pieces each, with a space between; the first merges first.
+      kinds: llama.cpp's type of each token; user-defined ones are found in the text
+        before it is cut.
       pre: llama.cpp's name of the rule that cuts text into words.
 
     Returns:
@@ -26,21 +48,23 @@ def byte_level(
     Raises:
       ValueError: the rule is not one of ours.
     """
-    pairs = [(left, right) for left, right in (merge.split(" ") for merge in merges)]
-    vocabulary = {token: index for index, token in enumerate(tokens)}
-    model = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=pairs))
-    bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    if pre == "smollm":
-        digits = pre_tokenizers.Digits(individual_digits=True)
-        model.pre_tokenizer = pre_tokenizers.Sequence([digits, bytes_of])
-    elif pre == "gpt-2":
-        model.pre_tokenizer = bytes_of
-    else:
+    if pre not in _RULES:
         raise ValueError(
-            f'tokenizer.ggml.pre must be "smollm" or "gpt-2", got {pre!r}; '
+            f"tokenizer.ggml.pre must be one of {', '.join(_RULES)}, got {pre!r}; "
             "use Tokenizer.kind = 'json' with the model's tokenizer.json"
         )
+    pairs = [(left, right) for left, right in (merge.split(" ") for merge in merges)]
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    model = tokenizers.Tokenizer(
+        models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=pre == "llama-bpe")
+    )
+    if pre == "qwen2":
+        model.normalizer = normalizers.NFC()
+    model.pre_tokenizer = pre_tokenizers.Sequence(_RULES[pre])
     model.decoder = decoders.ByteLevel()
+    user = int(gguf.TokenType.USER_DEFINED)
+    defined = [x for x, kind in zip(tokens, kinds, strict=True) if kind == user]
+    model.add_tokens([tokenizers.AddedToken(x, normalized=False) for x in defined])
     return model
 
 

@@ -90,7 +90,10 @@ def _model(metadata: _Metadata) -> tokenizers.Tokenizer:
     kind = metadata.get("model")
     if kind == "gpt2":
         return gguf_bpe.byte_level(
-            metadata.get("tokens"), metadata.get("merges"), pre=metadata.get("pre")
+            metadata.get("tokens"),
+            metadata.get("merges"),
+            metadata.get("token_type"),
+            pre=metadata.get("pre"),
         )
     if kind == "llama" and metadata.get("add_space_prefix") is False:
         return gguf_bpe.sentencepiece(

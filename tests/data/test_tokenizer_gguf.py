@@ -138,6 +138,22 @@ def test_a_vocabulary_becomes_a_tokenizer_with_single_digits(tmp_path):
     assert tokenizer.stop_ids == (2, 0)
 
 
+@pytest.mark.parametrize(
+    ("pre", "pieces"),
+    [
+        # The two letters of é, composed by NFC; digits apart.
+        ("qwen2", ["ab", "Ġ", "1", "2", "Ã", "©", "Ċ", "Ċ"]),
+        ("llama-bpe", ["ab", "Ġ", "12", "e", "Ì", "ģ", "Ċ", "Ċ"]),
+        ("gpt-2", ["ab", "Ġ", "12", "e", "Ì", "ģ", "Ċ", "Ċ"]),
+    ],
+)
+def test_each_rule_cuts_words_its_own_way(tmp_path, pre, pieces):
+    path = tmp_path / "tiny.gguf"
+    tokens = _write(path, pre=pre)
+    tokenizer = open_tokenizer(settings.Tokenizer(kind="gguf", path=str(path)))
+    assert [tokens[i] for i in tokenizer.encode("ab 12e\u0301\n\n")] == pieces
+
+
 def test_its_chat_template_ends_turns_with_special_tokens(tmp_path):
     path = tmp_path / "tiny.gguf"
     _write(path)
@@ -150,7 +166,7 @@ def test_its_chat_template_ends_turns_with_special_tokens(tmp_path):
     assert tokenizer.decode(ids) == text
 
 
-@pytest.mark.parametrize("wrong", [{"pre": "qwen2"}, {"model": "llama"}])
+@pytest.mark.parametrize("wrong", [{"pre": "deepseek-llm"}, {"model": "llama"}])
 def test_other_kinds_are_refused(tmp_path, wrong):
     path = tmp_path / "tiny.gguf"
     _write(path, **wrong)

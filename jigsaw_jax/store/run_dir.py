@@ -91,7 +91,7 @@ class RunDir:
     @property
     def export(self) -> pathlib.Path:
         """The Hugging Face folder."""
-        return self._path / "export"
+        return self.path / "export"
 
     @property
     def tensorboard(self) -> pathlib.Path:

@@ -9,7 +9,7 @@ import json
 import pathlib
 
 import gguf
-import regex  # pyright: ignore[reportMissingImports]
+import regex
 import transformers  # pyright: ignore[reportMissingImports]
 
 from jigsaw_jax.settings.paths import gguf_path

@@ -1,5 +1,6 @@
 """The policy that a run ends with, as a Hugging Face folder with its tokenizer."""
 
+import json
 import pathlib
 from typing import Any
 
@@ -25,6 +26,12 @@ def export_policy(
     # Imported here: most runs export nothing.
     from jigsaw_jax.model.hf_export import export_folder
 
+    def write_beside(folder: pathlib.Path) -> None:
+        tokenizer.save(folder)
+        generation = folder / "generation_config.json"
+        if not generation.exists():
+            generation.write_text(json.dumps(_stops(tokenizer), indent=2) + "\n")
+
     try:
         export_folder(
             path,
@@ -32,8 +39,16 @@ def export_policy(
             params,
             dtype=train.store.export_dtype,
             like=train.weights.path if train.weights.source == "hf" else None,
-            beside=tokenizer.save,
+            beside=write_beside,
             replace=True,
         )
     except (OSError, ValueError) as error:
         raise StoreError(f"cannot export the policy to {path}: {error}") from error
+
+
+def _stops(tokenizer: Tokenizer) -> dict[str, Any]:
+    """What tells transformers where a completion ends."""
+    ids = {"eos_token_id": list(tokenizer.stop_ids), "pad_token_id": tokenizer.pad_id}
+    if tokenizer.bos_id is not None:
+        ids["bos_token_id"] = tokenizer.bos_id
+    return ids

@@ -1,6 +1,7 @@
 """A run that has ended leaves its policy as a Hugging Face folder."""
 
 import dataclasses
+import json
 
 import jax
 import numpy as np
@@ -31,6 +32,8 @@ def test_an_earlier_export_gives_way_whole(tmp_path):
     loaded = load_folder(Folder(tmp_path / "export"), train.decoder)
     jax.tree.map(np.testing.assert_array_equal, loaded, base)
     assert [path.name for path in tmp_path.iterdir()] == ["export"]
+    generation = json.loads((tmp_path / "export/generation_config.json").read_text())
+    assert generation == {"bos_token_id": 256, "eos_token_id": [257], "pad_token_id": 0}
 
 
 def test_what_can_not_be_written_is_a_store_error(tmp_path):

@@ -62,6 +62,7 @@ def summary(train: Train) -> str:
     shapes = ", ".join(f"{rows} x {tokens}" for rows, tokens in sizes.row_shapes(train))
     lines = [
         f"parameters: {sizes.num_params(train.decoder):,}",
+        *_adapters(train),
         f"devices: {train.mesh.num_devices}",
         f"memory without activations: {sum(memory.values()) / 1e6:,.1f} MB",
         *(f"  {name}: {size / 1e6:,.1f} MB" for name, size in memory.items()),
@@ -72,6 +73,11 @@ def summary(train: Train) -> str:
         f"samples, {pipeline.groups_per_round // pipeline.groups_per_update} updates",
     ]
     return "\n".join(f"# {line}" for line in lines)
+
+
+def _adapters(train: Train) -> list[str]:
+    count = sizes.num_adapter_params(train.decoder)
+    return [f"adapters, which alone train: {count:,}"] if count else []
 
 
 def _train(loaded: config.Loaded, run_dir: pathlib.Path, *, resume: bool) -> int:

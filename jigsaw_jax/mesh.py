@@ -28,6 +28,8 @@ MESH_AXES: dict[str, str | tuple[str, ...] | None] = {
     "head_dim": None,
     # Every device has a slice of each expert's hidden dim, so no token travels.
     "expert": None,
+    # Of an adapter: small, and summed over.
+    "rank": None,
     "layers": None,
 }
 

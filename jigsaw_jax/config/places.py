@@ -6,8 +6,8 @@ import pathlib
 from jigsaw_jax import settings
 from jigsaw_jax.config.statements import ConfigError
 from jigsaw_jax.settings import fields
+from jigsaw_jax.settings.paths import PACKAGE
 
-_PACKAGE = "package:"
 # A run can be made longer, and be logged or evaluated otherwise, and is still itself.
 _FREE = ("Train.updates", "Store.", "Evaluation.")
 
@@ -19,9 +19,11 @@ def check_files(train: settings.Train) -> None:
       train: the run.
 
     Raises:
-      ConfigError: a file or an installed package is missing, or a Hugging Face
-        folder is not whole or of another model.
+      ConfigError: a file or an installed package is missing, a Hugging Face folder is
+        not whole or of another model, or the policy can't be exported as one.
     """
+    if train.store.export == "hf":
+        _check_export(train.decoder)
     paths = {
         "Data.path": train.data.path,
         "Tokenizer.path": train.tokenizer.path,
@@ -32,8 +34,8 @@ def check_files(train: settings.Train) -> None:
             continue
         if name == "Weights.path" and train.weights.source == "hf":
             _check_folder(path, train.decoder)
-        elif path.startswith(_PACKAGE):
-            _check_package(name, path.removeprefix(_PACKAGE))
+        elif path.startswith(PACKAGE):
+            _check_package(name, path.removeprefix(PACKAGE))
         elif not pathlib.Path(path).is_file():
             raise ConfigError(
                 f"{name} must be an existing file, got {path!r}; relative paths start "
@@ -102,6 +104,15 @@ def _check_folder(path: str, decoder: settings.Decoder) -> None:
         Folder(path).check(decoder)
     except ValueError as error:
         raise ConfigError(f"Weights.path: {error}") from None
+
+
+def _check_export(decoder: settings.Decoder) -> None:
+    from jigsaw_jax.model.families import family_of
+
+    try:
+        family_of(decoder)
+    except ValueError as error:
+        raise ConfigError(f"Store.export must be 'none': {error}") from None
 
 
 def _check_package(name: str, package: str) -> None:

@@ -1,6 +1,7 @@
 """Tokens of a `tokenizers` model, with special tokens and a chat template beside it."""
 
-from collections.abc import Mapping
+import pathlib
+from collections.abc import Callable, Mapping
 
 import tokenizers
 
@@ -23,11 +24,13 @@ class BpeTokenizer:
         bos_id: int | None = None,
         pad_id: int | None = None,
         template: ChatTemplate | None = None,
+        save: Callable[[pathlib.Path], None],
     ) -> None:
         self._model = model
         self._special = dict(special)
         self._spelling = {token: text for text, token in special.items()}
         self._template = template
+        self._save = save
         self.vocab_size: int = model.get_vocab_size()
         self.bos_id: int | None = bos_id
         self.eos_id: int = eos_id
@@ -52,6 +55,10 @@ class BpeTokenizer:
             run = []
         texts.append(self._model.decode(run, skip_special_tokens=False))
         return "".join(texts)
+
+    def save(self, folder: pathlib.Path) -> None:
+        """Write the files that transformers and kind "json" read."""
+        self._save(folder)
 
     def encode_prompt(self, text: str) -> tuple[tuple[int, ...], str]:
         """The prompt in its chat template, where there is one, with BOS once."""

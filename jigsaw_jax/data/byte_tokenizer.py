@@ -1,5 +1,7 @@
 """Bytes as tokens: ids are byte values, 256 is BOS and 257 is EOS."""
 
+import pathlib
+
 BOS = 256
 EOS = 257
 
@@ -25,3 +27,6 @@ class ByteTokenizer:
     def encode_prompt(self, text: str) -> tuple[tuple[int, ...], str]:
         """BOS and the bytes of `text`."""
         return (BOS, *self.encode(text)), text
+
+    def save(self, folder: pathlib.Path) -> None:
+        """Nothing: bytes need no file."""

@@ -1,6 +1,7 @@
 """Tokens of a SentencePiece model file."""
 
 import pathlib
+import shutil
 
 import sentencepiece
 
@@ -17,6 +18,7 @@ class SentencePieceTokenizer:
     def __init__(self, path: str) -> None:
         if not pathlib.Path(path).is_file():
             raise FileNotFoundError(f"Tokenizer.path must be a file, got {path!r}")
+        self._path = path
         try:
             self._model = sentencepiece.SentencePieceProcessor(model_file=path)
         except RuntimeError as error:
@@ -52,6 +54,10 @@ class SentencePieceTokenizer:
         """The model's BOS, where it has one, and the tokens of `text`."""
         start = () if self.bos_id is None else (self.bos_id,)
         return start + self.encode(text), text
+
+    def save(self, folder: pathlib.Path) -> None:
+        """Copy the model file."""
+        shutil.copyfile(self._path, folder / "tokenizer.model")
 
     def _spelled(self, token: int) -> str:
         if token >= self.vocab_size:

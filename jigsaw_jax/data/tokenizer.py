@@ -1,5 +1,6 @@
 """Text to token ids and back: one small protocol and what opens its kinds."""
 
+import pathlib
 from typing import Protocol, runtime_checkable
 
 from jigsaw_jax import settings
@@ -44,6 +45,10 @@ class Tokenizer(Protocol):
         The chat template, where one is in use, is put around `text`; BOS, where the
         model has one, is there exactly once and is not part of the returned text.
         """
+        ...
+
+    def save(self, folder: pathlib.Path) -> None:
+        """Write the files that a Hugging Face folder has of it; none of bytes."""
         ...
 
 

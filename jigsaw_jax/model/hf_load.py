@@ -1,5 +1,6 @@
 """Weights from a Hugging Face folder, leaf by leaf straight into their sharding."""
 
+import math
 from typing import Any
 
 import jax
@@ -11,6 +12,9 @@ from jigsaw_jax.model.hf_folder import Folder
 from jigsaw_jax.model.tensor_names import Leaf, leaves
 from jigsaw_jax.settings import Decoder
 from jigsaw_jax.types import Params
+
+# Of what XLA's CPU client aliases.
+_ALIGNMENT = 64
 
 
 def load_folder(folder: Folder, decoder: Decoder, shardings: Any = None) -> Params:
@@ -103,13 +107,21 @@ def _read(
     """The part of a leaf within `bounds`."""
     num_lead = leaf.names.ndim
     names, inner = leaf.names[bounds[:num_lead]], bounds[num_lead:]
-    block = np.empty([part.stop - part.start for part in bounds], dtype)
+    block = _empty([part.stop - part.start for part in bounds], dtype)
     for place, name in np.ndenumerate(names):
         part = leaf.from_file(folder.tensor(name))[inner]
         block[place] = part
         if not np.isfinite(block[place]).all():
             raise ValueError(f"tensor {name} must be finite, and is not")
     return block
+
+
+def _empty(shape: list[int], dtype: np.dtype) -> np.ndarray:
+    """Memory so aligned that a CPU device takes it over without a copy."""
+    size = math.prod(shape) * dtype.itemsize
+    raw = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + size].view(dtype).reshape(shape)
 
 
 def _set(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:

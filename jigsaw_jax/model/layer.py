@@ -14,7 +14,7 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from jigsaw_jax import mesh as meshes
-from jigsaw_jax.model import rotary
+from jigsaw_jax.model import lora, rotary
 from jigsaw_jax.model.experts import Experts, activate, mixture
 from jigsaw_jax.model.product import product
 from jigsaw_jax.settings import Decoder
@@ -123,6 +123,9 @@ class Layer(nnx.Module):
         if decoder.sandwich_norms:
             self.attention_out_norm = _norm(decoder, d, "embed")
             self.mlp_out_norm = _norm(decoder, d, "embed")
+        if decoder.lora.rank is not None:
+            adapted = {name: getattr(self, name) for name in decoder.lora.names}
+            self.adapters = lora.Adapters(adapted, decoder.lora.rank)
 
     def _init_mlp(self, draw: Draw) -> None:
         decoder = self.decoder
@@ -134,11 +137,20 @@ class Layer(nnx.Module):
         self.up = _weight(draw, decoder, (*size, d, f), (*axis, "embed", "mlp"))
         self.down = _weight(draw, decoder, (*size, f, d), (*axis, "mlp", "embed"))
 
-    def _product(self, equation: str, x: Array, weight: nnx.Param) -> Array:
+    def _product(self, equation: str, x: Array, name: str) -> Array:
+        """The product of x with a weight, and with its adapter where it has one."""
+        y = self._multiply(equation, x, getattr(self, name))
+        if name in self.decoder.lora.names:
+            adapter = getattr(self.adapters, name)
+            by_a, by_b = lora.equations(equation)
+            low = self._multiply(by_a, x, adapter.a) * self.decoder.lora.scale
+            y = y + self._multiply(by_b, low, adapter.b)
+        return checkpoint_name(y, PRODUCT)
+
+    def _multiply(self, equation: str, x: Array, weight: nnx.Param) -> Array:
         axes = weight.get_metadata()["axes"]
         matrix = meshes.gathered(weight[...].astype(x.dtype), axes)
-        y = product(x, matrix, equation, precision(self.decoder))
-        return checkpoint_name(y, PRODUCT)
+        return product(x, matrix, equation, precision(self.decoder))
 
     def __call__(
         self, x_BTD: Float[Array, "B T D"], turn: rotary.Turn, attend: Attend
@@ -158,9 +170,9 @@ class Layer(nnx.Module):
     ]:
         """Query, key and value, as attention reads them."""
         y_BTD = rms_norm(self.decoder, x_BTD, self.attention_norm[...])
-        q_BTNH = self._product("BTD,DNH->BTNH", y_BTD, self.query)
-        k_BTKH = self._product("BTD,DKH->BTKH", y_BTD, self.key)
-        v_BTKH = self._product("BTD,DKH->BTKH", y_BTD, self.value)
+        q_BTNH = self._product("BTD,DNH->BTNH", y_BTD, "query")
+        k_BTKH = self._product("BTD,DKH->BTKH", y_BTD, "key")
+        v_BTKH = self._product("BTD,DKH->BTKH", y_BTD, "value")
         if self.decoder.qkv_bias:
             q_BTNH = _biased(q_BTNH, self.query_bias[...])
             k_BTKH = _biased(k_BTKH, self.key_bias[...])
@@ -174,7 +186,7 @@ class Layer(nnx.Module):
         self, x_BTD: Float[Array, "B T D"], o_BTNH: Float[Array, "B T N H"]
     ) -> Float[Array, "B T D"]:
         """The layer's output, from its input and the attention's output."""
-        y_BTD = self._product("BTNH,NHD->BTD", o_BTNH, self.output)
+        y_BTD = self._product("BTNH,NHD->BTD", o_BTNH, "output")
         if self.decoder.sandwich_norms:
             y_BTD = rms_norm(self.decoder, y_BTD, self.attention_out_norm[...])
         x_BTD = x_BTD + y_BTD
@@ -191,10 +203,10 @@ class Layer(nnx.Module):
                 precision=precision(self.decoder),
             )
         else:
-            gate_BTF = self._product("BTD,DF->BTF", y_BTD, self.gate)
-            up_BTF = self._product("BTD,DF->BTF", y_BTD, self.up)
+            gate_BTF = self._product("BTD,DF->BTF", y_BTD, "gate")
+            up_BTF = self._product("BTD,DF->BTF", y_BTD, "up")
             gated_BTF = activate(self.decoder, gate_BTF) * up_BTF
-            y_BTD = self._product("BTF,FD->BTD", gated_BTF, self.down)
+            y_BTD = self._product("BTF,FD->BTD", gated_BTF, "down")
         if self.decoder.sandwich_norms:
             y_BTD = rms_norm(self.decoder, y_BTD, self.mlp_out_norm[...])
         return y_BTD

@@ -71,7 +71,7 @@ class Leaf:
 
 
 def leaves(decoder: Decoder, family: Family) -> Iterator[Leaf]:
-    """Every leaf of the params, in a fixed order.
+    """Every leaf of the params, in a fixed order; adapters are in no checkpoint.
 
     Args:
       decoder: whose params.
@@ -83,6 +83,7 @@ def leaves(decoder: Decoder, family: Family) -> Iterator[Leaf]:
     Raises:
       ValueError: the family has no tensor for a leaf.
     """
+    decoder = decoder.base
     shapes = jax.eval_shape(lambda: init_params(decoder, 0))
     flat, _ = jax.tree_util.tree_flatten_with_path(shapes)
     axes = jax.tree.leaves(logical_axes(decoder), is_leaf=_is_axes)

@@ -36,9 +36,16 @@ def gradient(train: Train, num_rows: int, *, platform: str = "cpu") -> Flops:
     layers = 2 * tokens * layer_weights(decoder) * decoder.num_layers
     attention = attention_flops(decoder, num_rows, learner.row_tokens)
     head = 2 * num_rows * sizes.row_trained(train) * head_weights(decoder)
-    # A backward pass costs two forward ones: by the input and by the weight.
+    # A backward pass costs two forward ones: by the input, and by the weight where
+    # it trains.
     extra = _extra_forwards(train)
     passes = 3 + extra
+    adapters = 2 * tokens * sizes.num_adapter_params(decoder)
+    frozen = layers + head if adapters else 0
+    if adapters and not decoder.scan_layers:
+        # The embedding is frozen too, so the first layer hands no gradient down.
+        heads = decoder.num_heads + 2 * decoder.num_kv_heads
+        frozen += 2 * tokens * decoder.model_dim * heads * decoder.head_dim
     forward, backward = attention, 2 * attention
     is_kernel = self_attention.uses_kernel(decoder, learner.row_tokens, platform)
     if is_kernel:
@@ -48,16 +55,17 @@ def gradient(train: Train, num_rows: int, *, platform: str = "cpu") -> Flops:
     is_again = learner.remat and not (is_kernel and saves)
     attended = (1 + extra + is_again) * forward + backward
     if learner.remat and not saves:
-        again += layers
+        again += layers + adapters
         if not decoder.sandwich_norms:
             # Nothing in the backward pass reads the layer's own last product.
             last = decoder.model_dim * decoder.hidden_dim
             again -= 2 * tokens * last * decoder.num_layers
     if _is_chunked(train, num_rows):
         again += head
+    weights = passes * (layers + adapters + head) - frozen
     return Flops(
-        model=passes * (layers + attention / 2 + head),
-        program=passes * (layers + head) + attended + again,
+        model=weights + passes * attention / 2,
+        program=weights + attended + again,
         attention=attended,
     )
 
@@ -66,6 +74,7 @@ def generate(train: Train) -> Flops:
     """One decode step of all slots, attending to caches of full length."""
     decoder, sampler = train.decoder, train.sampler
     weights = layer_weights(decoder) * decoder.num_layers + head_weights(decoder)
+    weights += sizes.num_adapter_params(decoder)
     width = decoder.num_heads * decoder.head_dim
     attention = 4 * sampler.length_max * width * decoder.num_layers
     total = float(sampler.slots * (2 * weights + attention))
@@ -79,6 +88,9 @@ def prefill(train: Train, *, platform: str = "cpu") -> Flops:
     whole = decoder.num_layers - 1
     last = 2 * decoder.model_dim * decoder.num_kv_heads * decoder.head_dim
     layers = 2 * tokens * (layer_weights(decoder) * whole + last)
+    layers += (
+        2 * tokens * sizes.num_adapter_params(decoder) * whole / decoder.num_layers
+    )
     attention = attention_flops(decoder, 1, tokens) * whole / decoder.num_layers
     attended = attention
     if self_attention.uses_kernel(decoder, tokens, platform):

@@ -86,12 +86,16 @@ def sampler(train: Train, temporaries: int | float = 0) -> Held:
     """
     chips = train.mesh.sampler_tensor
     width = 2 if train.decoder.dtype == "bfloat16" else 4
-    weights = sizes.num_params(train.decoder) * width / chips
+    decoder = train.decoder
+    adapters = sizes.num_adapter_params(decoder)
+    weights = (sizes.num_params(decoder) + adapters) * width / chips
+    # With adapters the base stays, and only they arrive.
+    arriving = sizes.num_trained(decoder) * width / chips
     heads = train.decoder.num_kv_heads
     # Key-value heads that don't divide over the chips are on every one of them.
     spread = chips if heads % chips == 0 else 1
     return Held(
-        fixed={"weights": weights, "next version's weights": weights},
+        fixed={"weights": weights, "next version's weights": arriving},
         scaled={
             "KV cache": sizes.cache_bytes(train) / spread,
             "temporaries": temporaries,

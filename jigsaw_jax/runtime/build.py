@@ -94,22 +94,27 @@ def stop_tokens(train: Train, tokenizer: Tokenizer) -> tuple[int, ...]:
 
 def first_params(train: Train, mesh: jax.sharding.Mesh) -> Any:
     """The weights that the run starts from; a folder's come sharded over `mesh`."""
+    return _base_params(train, mesh) | model.init_adapters(train.decoder, train.seed)
+
+
+def _base_params(train: Train, mesh: jax.sharding.Mesh) -> Any:
+    decoder = train.decoder.base
     # Imported here: most runs read no file, and the readers take a while to load.
     if train.weights.source == "hf":
         from jigsaw_jax.model.hf_folder import Folder
         from jigsaw_jax.model.hf_load import load_folder
 
         assert train.weights.path is not None
-        shapes = jax.eval_shape(lambda: model.init_params(train.decoder, 0))
-        axes = model.logical_axes(train.decoder)
+        shapes = jax.eval_shape(lambda: model.init_params(decoder, 0))
+        axes = model.logical_axes(decoder)
         shardings = meshes.sharding_tree(mesh, axes, shapes)
-        return load_folder(Folder(train.weights.path), train.decoder, shardings)
+        return load_folder(Folder(train.weights.path), decoder, shardings)
     if train.weights.source == "gguf":
         from jigsaw_jax.model import gguf
 
         assert train.weights.path is not None
-        return gguf.load_gguf(train.weights.path, train.decoder)
-    return model.init_params(train.decoder, train.seed)
+        return gguf.load_gguf(train.weights.path, decoder)
+    return model.init_params(decoder, train.seed)
 
 
 def _open(train: Train, tokenizer: Tokenizer, split: str) -> PromptSource:

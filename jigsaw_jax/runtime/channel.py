@@ -6,22 +6,25 @@ import jax
 
 from jigsaw_jax import mesh as meshes
 from jigsaw_jax.model import decoder as model
+from jigsaw_jax.model import lora
 from jigsaw_jax.settings import Decoder
 
 
 class WeightChannel:
-    """`jax.device_put` between sub-meshes of one runtime; every leaf accounted for."""
+    """`jax.device_put` between sub-meshes of one runtime; every leaf accounted for.
+
+    What trains and what is frozen go separately, since the latter goes only once.
+    """
 
     def __init__(self, decoder: Decoder, sampler_mesh: jax.sharding.Mesh) -> None:
         self._mesh = sampler_mesh
-        self._axes = model.logical_axes(decoder)
-        self._names = leaf_names(meshes.sharding_tree(sampler_mesh, self._axes))
+        self._axes, self._frozen_axes = lora.split(model.logical_axes(decoder))
 
     def send(self, params: Any) -> Any:
         """Place weights as the sampler wants them.
 
         Args:
-          params: the learner's.
+          params: what trains of the learner's.
 
         Returns:
           The same values on the sampler's mesh.
@@ -29,14 +32,33 @@ class WeightChannel:
         Raises:
           ValueError: a leaf has no counterpart on the other side.
         """
+        return self._send(params, self._axes)
+
+    def send_frozen(self, params: Any) -> Any:
+        """`send` of the weights that never change.
+
+        Args:
+          params: the learner's; empty where all train.
+
+        Returns:
+          The same values on the sampler's mesh: the same arrays where both sides
+          have the same devices and layout.
+
+        Raises:
+          ValueError: a leaf has no counterpart on the other side.
+        """
+        return self._send(params, self._frozen_axes)
+
+    def _send(self, params: Any, axes: Any) -> Any:
         sent = leaf_names(params)
-        if sent != self._names:
-            odd = sorted(sent ^ self._names)
+        wanted = leaf_names(meshes.sharding_tree(self._mesh, axes))
+        if sent != wanted:
+            odd = sorted(sent ^ wanted)
             raise ValueError(
                 f"weights must match leaf for leaf, got {len(odd)} unmatched: {odd[:5]}"
             )
         # With the shapes, key-value heads that do not divide are replicated.
-        shardings = meshes.sharding_tree(self._mesh, self._axes, params)
+        shardings = meshes.sharding_tree(self._mesh, axes, params)
         placed = jax.device_put(params, shardings)
         jax.block_until_ready(placed)
         return placed

@@ -49,6 +49,14 @@ class Result:
         }
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class EvaluationSampled:
+    """All completions of an evaluation that was begun after `updates` updates."""
+
+    updates: int
+    samples: list[Sample]
+
+
 class Evaluator:
     """Makes the same requests every time and joins the answers by identity.
 

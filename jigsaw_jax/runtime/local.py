@@ -9,7 +9,6 @@ carries each effect to the thread that does it and each answer back. Payloads st
 `Payloads`, weights go through `Publisher`, files through `Record`.
 """
 
-import dataclasses
 import os
 import pathlib
 import queue
@@ -20,7 +19,11 @@ from jigsaw_jax import records
 from jigsaw_jax.records import Effect, Event, Sample, SampleId, Score
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.compilations import CompilationCounter
-from jigsaw_jax.runtime.evaluation import completion_pieces, completion_text
+from jigsaw_jax.runtime.evaluation import (
+    EvaluationSampled,
+    completion_pieces,
+    completion_text,
+)
 from jigsaw_jax.runtime.payloads import Payloads
 from jigsaw_jax.runtime.progress import Progress
 from jigsaw_jax.runtime.record import Record
@@ -33,14 +36,6 @@ from jigsaw_jax.store.files import StoreError
 
 # What a thread may take to end the command that it is at.
 STOP_S = 30.0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class EvaluationSampled:
-    """All completions of an evaluation that was begun after `updates` updates."""
-
-    updates: int
-    samples: list[Sample]
 
 
 class LocalRuntime:
@@ -361,6 +356,7 @@ class LocalRuntime:
             is_new = not crew.learner.is_published
             crew.loop.set_params(params, crew.pipeline.version + is_new)
             self._evaluate_idle("after")
+            self._record.export(crew.parts.learner.params, crew.parts.tokenizer)
         self._record.close(pipeline=crew.pipeline, compilations=num_compilations)
         if self._finished.error is not None:
             self._progress.say(f"error: {self._finished.error}")

@@ -4,7 +4,9 @@ import pathlib
 
 from jigsaw_jax.reward.pool import RewardPool
 from jigsaw_jax.runtime.build import build
+from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.evaluation import Evaluator, Result
+from jigsaw_jax.runtime.publisher import Publisher
 from jigsaw_jax.sample.loop import SampleLoop
 from jigsaw_jax.settings import Train
 from jigsaw_jax.store.checkpoint import Checkpoints
@@ -36,8 +38,11 @@ def evaluate_checkpoint(train: Train, run_dir: pathlib.Path) -> tuple[int, Resul
     arrays, record = checkpoints.restore(step, abstract)
     checkpoints.close()
     parts.learner.load_state(arrays["learner"])
-    params = parts.channel.send(parts.learner.export_params())
-    loop = SampleLoop(parts.engine, parts.engine.load_params(params), version=step)
+    publisher = Publisher(
+        parts.channel, parts.engine, Clock(), frozen=parts.learner.frozen
+    )
+    params = publisher.load(parts.learner.export_params())
+    loop = SampleLoop(parts.engine, params, version=step)
     pool = RewardPool(train.reward)
     try:
         evaluator = Evaluator(train, parts.held_out, parts.tokenizer, pool.submit)

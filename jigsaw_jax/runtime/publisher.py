@@ -18,22 +18,26 @@ class Publisher:
       channel: to the sampler's mesh.
       engine: prepares weights for decoding.
       clock: of the run.
+      frozen: the learner's weights that never change; sent here, once.
 
     Attributes:
-      params: what was last sent; a checkpoint between two publishes must hold it,
-        since unfinished draws of the round are made again with these weights.
+      params: what was last sent, of what trains; a checkpoint between two publishes
+        must hold it, since unfinished draws of the round are made again with it.
     """
 
-    def __init__(self, channel: WeightChannel, engine: Engine, clock: Clock) -> None:
+    def __init__(
+        self, channel: WeightChannel, engine: Engine, clock: Clock, *, frozen: Any
+    ) -> None:
         self._channel = channel
         self._engine = engine
         self._clock = clock
+        self._frozen = engine.load_params(channel.send_frozen(frozen))
         self.params: Any = None
 
     def load(self, params: Any) -> Any:
-        """Place weights and return what the engine decodes with."""
+        """Place what trains and return all that the engine decodes with."""
         self.params = self._channel.send(params)
-        return self._engine.load_params(self.params)
+        return {**self._frozen, **self._engine.load_params(self.params)}
 
     def publish(
         self,

@@ -6,9 +6,11 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from jigsaw_jax.data.tokenizer import Tokenizer
 from jigsaw_jax.records import Group, Sample, UpdateStepped
 from jigsaw_jax.runtime.clock import Clock, process_age_s
 from jigsaw_jax.runtime.evaluation import Result
+from jigsaw_jax.runtime.export import export_policy
 from jigsaw_jax.runtime.learner import LearnerWorker
 from jigsaw_jax.runtime.sampler import SamplerWorker
 from jigsaw_jax.runtime.tally import Tally
@@ -224,6 +226,11 @@ class Record:
         return every > 0 and updates - (last or 0) >= every
 
     # The end.
+
+    def export(self, params: Any, tokenizer: Tokenizer) -> None:
+        """Write the policy as a Hugging Face folder, where `Store.export` asks."""
+        if self._train.store.export == "hf":
+            export_policy(self._train, params, tokenizer, self._dir.export)
 
     def abandon(self) -> None:
         """Close the logs of a run that an error ended; the last commit stands."""

@@ -79,7 +79,8 @@ def start(
         checkpoint_every=train.store.checkpoint_every,
     )
     saved = record.restore(parts.learner)
-    publisher = Publisher(parts.channel, parts.engine, clock)
+    frozen = parts.learner.frozen
+    publisher = Publisher(parts.channel, parts.engine, clock, frozen=frozen)
     if saved is None:
         warm_up_policy(train, parts, progress)
         first = None

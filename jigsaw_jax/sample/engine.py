@@ -154,7 +154,7 @@ class Engine:
         """Weights placed and cast as the decode loop wants them; `params` stay valid.
 
         Matrices are cast to the compute type once, as every layer would on use; norms
-        are used in float32 and keep their type.
+        are used in float32 and keep their type. Subtrees can be loaded alone.
         """
         placed = jax.device_put(params, self._params_sharding(params))
 
@@ -165,8 +165,11 @@ class Engine:
         return jax.tree.map(cast, placed, self._dtypes(placed))
 
     def _params_sharding(self, params: Params) -> Any:
+        return meshes.sharding_tree(self._mesh, self._axes(params), params)
+
+    def _axes(self, params: Params) -> Any:
         axes = model.logical_axes(self.decoder)
-        return meshes.sharding_tree(self._mesh, axes, params)
+        return {name: axes[name] for name in params}
 
     def _dtypes(self, params: Params) -> Any:
         """Of each leaf as the decode loop reads it."""
@@ -175,7 +178,7 @@ class Engine:
             is_norm = len(set(names) - {"layers"}) == 1
             return leaf.dtype if is_norm else jnp.dtype(self.decoder.dtype)
 
-        return jax.tree.map(one, params, model.logical_axes(self.decoder))
+        return jax.tree.map(one, params, self._axes(params))
 
     def init_decode_state(self) -> DecodeState:
         """A state whose slots are all free."""

@@ -1,6 +1,6 @@
 """Frozen settings of a run, checked where they are made; plain Python, no gin."""
 
-from jigsaw_jax.settings.model import Decoder, Tokenizer, Weights
+from jigsaw_jax.settings.model import Decoder, Lora, Tokenizer, Weights
 from jigsaw_jax.settings.objective import Objective, Optimizer
 from jigsaw_jax.settings.run import (
     Data,
@@ -18,6 +18,7 @@ __all__ = [
     "Decoder",
     "Evaluation",
     "Learner",
+    "Lora",
     "Mesh",
     "Objective",
     "Optimizer",

@@ -1,9 +1,60 @@
 """What the policy is: the decoder's shape, its weights and its tokenizer."""
 
 import dataclasses
+import re
 from typing import Any
 
 from jigsaw_jax.settings import check
+
+# Weights of a layer that an adapter can stand beside.
+ATTENTION = ("query", "key", "value", "output")
+MLP = ("gate", "up", "down")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lora:
+    """Low-rank adapters: W x + (alpha / rank) B A x, of which A and B alone train.
+
+    Attributes:
+      rank: of every A and B, or None to train all weights and have no adapter.
+      alpha: scale of what the adapters add; it is divided by `rank`.
+      targets: which weights of every layer have one: names, or regular expressions
+        that match a whole name; of query, key, value, output, gate, up, down.
+    """
+
+    rank: int | None = None
+    alpha: float = 32.0
+    targets: tuple[str, ...] = ATTENTION + MLP
+
+    def __post_init__(self) -> None:
+        if self.rank is not None:
+            check.at_least("Lora.rank", self.rank, 1)
+        check.above("Lora.alpha", self.alpha, 0)
+        if not self.targets:
+            raise ValueError("Lora.targets must name a weight, got ()")
+        for target in self.targets:
+            check.pattern("Lora.targets", target, groups=0)
+            if not self._matched(target):
+                known = ", ".join(ATTENTION + MLP)
+                raise ValueError(
+                    f"Lora.targets must each match one of {known}, got {target!r}"
+                )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Weights that have an adapter; none where `rank` is None."""
+        if self.rank is None:
+            return ()
+        found = {name for target in self.targets for name in self._matched(target)}
+        return tuple(name for name in ATTENTION + MLP if name in found)
+
+    @property
+    def scale(self) -> float:
+        """What A and B's product is multiplied by."""
+        return self.alpha / (self.rank or 1)
+
+    def _matched(self, target: str) -> list[str]:
+        return [name for name in ATTENTION + MLP if re.fullmatch(target, name)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,6 +104,7 @@ class Decoder:
       dtype: compute type.
       param_dtype: storage type of the parameters.
       init_scale: standard deviation of random weights.
+      lora: adapters beside weights that stay as they are.
     """
 
     vocab_size: int
@@ -91,6 +143,7 @@ class Decoder:
     dtype: str = "float32"
     param_dtype: str = "float32"
     init_scale: float = 0.02
+    lora: Lora = dataclasses.field(default_factory=Lora)
 
     def __post_init__(self) -> None:
         for name in (
@@ -130,11 +183,12 @@ class Decoder:
             value = getattr(self, name)
             if value is not None:
                 check.above(f"Decoder.{name}", value, 0)
-        if 0 < self.num_experts < self.experts_per_token:
-            raise ValueError(
-                "Decoder.experts_per_token must be at most Decoder.num_experts = "
-                f"{self.num_experts}, got {self.experts_per_token!r}"
-            )
+        self._check_experts()
+
+    @property
+    def base(self) -> "Decoder":
+        """The decoder without its adapters."""
+        return dataclasses.replace(self, lora=Lora())
 
     def is_global(self, index: Any) -> Any:
         """Whether layer `index` (an int or a traced one) sees all earlier tokens."""
@@ -143,6 +197,19 @@ class Decoder:
         if self.global_every == 0:
             return False
         return (index + 1) % self.global_every == 0
+
+    def _check_experts(self) -> None:
+        if 0 < self.num_experts < self.experts_per_token:
+            raise ValueError(
+                "Decoder.experts_per_token must be at most Decoder.num_experts = "
+                f"{self.num_experts}, got {self.experts_per_token!r}"
+            )
+        experts = [name for name in self.lora.names if name in MLP]
+        if self.num_experts and experts:
+            raise ValueError(
+                "Lora.targets must leave out the experts' gate, up and down (experts "
+                f"have no adapters), got {', '.join(experts)}; take {ATTENTION!r}"
+            )
 
     def _check_rope(self) -> None:
         check.one_of(

@@ -190,16 +190,23 @@ class Store:
       checkpoints_kept: K newest.
       rollouts_every: updates between updates whose samples are written.
       tensorboard: write TensorBoard files.
+      export: "hf" writes the policy that the run ends with as a Hugging Face folder
+        named export, adapters merged; "none" does not.
+      export_dtype: "float32" or "bfloat16".
     """
 
     checkpoint_every: int = 10
     checkpoints_kept: int = 2
     rollouts_every: int = 1
     tensorboard: bool = True
+    export: str = "none"
+    export_dtype: str = "float32"
 
     def __post_init__(self) -> None:
         for name in ("checkpoint_every", "checkpoints_kept", "rollouts_every"):
             check.at_least(f"Store.{name}", getattr(self, name), 1)
+        check.one_of("Store.export", self.export, ("none", "hf"))
+        check.one_of("Store.export_dtype", self.export_dtype, ("float32", "bfloat16"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,30 @@ def num_params(decoder: Decoder) -> int:
     return decoder.num_layers * (attention + mlp + norms) + ends
 
 
+def num_adapter_params(decoder: Decoder) -> int:
+    """Parameters of the adapters of all layers; 0 without."""
+    d, f, h = decoder.model_dim, decoder.hidden_dim, decoder.head_dim
+    heads, kv_heads = decoder.num_heads * h, decoder.num_kv_heads * h
+    # Inputs and outputs of each weight together, once a rank.
+    widths = {
+        "query": d + heads,
+        "key": d + kv_heads,
+        "value": d + kv_heads,
+        "output": heads + d,
+        "gate": d + f,
+        "up": d + f,
+        "down": f + d,
+    }
+    lora = decoder.lora
+    rank = lora.rank or 0
+    return decoder.num_layers * rank * sum(widths[name] for name in lora.names)
+
+
+def num_trained(decoder: Decoder) -> int:
+    """Parameters that the optimizer steps: the adapters', where there are some."""
+    return num_adapter_params(decoder) or num_params(decoder)
+
+
 def cache_bytes(train: Train) -> int:
     """Keys and values of all slots at full length."""
     decoder = train.decoder
@@ -45,18 +69,30 @@ def memory_bytes(train: Train) -> dict[str, int]:
     Returns:
       Name to bytes, without what this run does not have.
     """
-    params = num_params(train.decoder) * _BYTES[train.decoder.param_dtype]
+    decoder = train.decoder
+    base = num_params(decoder) * _BYTES[decoder.param_dtype]
+    adapters = 4 * num_adapter_params(decoder)
+    # The base is held once, whatever versions of the adapters there are.
+    version = adapters or base
+    copy = version if _shares_base(train) else base + adapters
     parts = {
-        "learner parameters": params,
-        "sampler parameters": params,
-        "reference parameters": params if train.objective.needs_reference else 0,
-        "round's parameters": params if train.objective.old_policy != "sampler" else 0,
-        "gradient sums (float32)": 4 * num_params(train.decoder),
-        "optimizer moments (float32)": 8 * num_params(train.decoder),
+        "learner parameters": base + adapters,
+        "sampler parameters": copy,
+        "reference parameters": version if train.objective.needs_reference else 0,
+        "round's parameters": version if train.objective.old_policy != "sampler" else 0,
+        "gradient sums (float32)": 4 * num_trained(decoder),
+        "optimizer moments (float32)": 8 * num_trained(decoder),
         "KV cache": cache_bytes(train),
         "logits of a micro-batch": logits_bytes(train),
     }
     return {name: size for name, size in parts.items() if size}
+
+
+def _shares_base(train: Train) -> bool:
+    """Whether sampler and learner have one base: same devices, layout and type."""
+    mesh, decoder = train.mesh, train.decoder
+    is_one = mesh.learner_devices == mesh.tensor == mesh.sampler_tensor
+    return mesh.shared and is_one and decoder.dtype == decoder.param_dtype
 
 
 def row_trained(train: Train) -> int:

@@ -7,6 +7,7 @@
     rollouts/         update-000012.jsonl: what was sampled for that update
     summary.json      the run in a few numbers
     checkpoints/      whole checkpoints, the last few
+    export/           the last policy as a Hugging Face folder
     tensorboard/      the metrics again, for TensorBoard
     run.lock          held while a process works here; counts the incarnations
 
@@ -86,6 +87,11 @@ class RunDir:
     def checkpoints(self) -> pathlib.Path:
         """Directory of checkpoints."""
         return self.path / "checkpoints"
+
+    @property
+    def export(self) -> pathlib.Path:
+        """The Hugging Face folder."""
+        return self.path / "export"
 
     @property
     def tensorboard(self) -> pathlib.Path:

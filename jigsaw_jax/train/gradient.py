@@ -26,15 +26,17 @@ MAXIMUM = "mismatch_abs_max"
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Policies:
-    """Weights that log-probabilities are taken under.
+    """Weights that log-probabilities are taken under, beside those that train.
 
     round: of the round's version where the old policy is recomputed and the current
         weights are no longer these, else None.
     reference: of KL, or None.
+    frozen: leaves that all of them share; empty where all weights train.
     """
 
     round: Params
     reference: Params
+    frozen: Params = dataclasses.field(default_factory=dict)
 
 
 @jax.tree_util.register_dataclass
@@ -124,10 +126,10 @@ def add_policy_gradients(
     batch: Batch,
     rewards: Rewards,
 ) -> Totals:
-    """Totals with those of the batch added."""
-    objective = train.objective
-    old_RM = _stopped_logprobs(train, policies.round, batch)
-    reference_RM = _stopped_logprobs(train, policies.reference, batch)
+    """Totals with those of the batch added; `params` are the leaves that train."""
+    objective, frozen = train.objective, policies.frozen
+    old_RM = _stopped_logprobs(train, policies.round, frozen, batch)
+    reference_RM = _stopped_logprobs(train, policies.reference, frozen, batch)
     shaped_PG = rewards.rewards_PG - rewards.kl_PG
     shaped_PG += overlong.overlong_reward(
         rewards.lengths_PG,
@@ -139,7 +141,7 @@ def add_policy_gradients(
 
     def loss(params: Params) -> tuple[Array, Totals]:
         logprobs_RM, entropies_RM = token_logprobs(
-            train, params, batch, train.sampler.temperature
+            train, {**frozen, **params}, batch, train.sampler.temperature
         )
         own_RM = jax.lax.stop_gradient(logprobs_RM)
         learner_RM = own_RM if old_RM is None else old_RM
@@ -167,12 +169,17 @@ def add_policy_gradients(
 
 
 def add_supervised_gradients(
-    train: settings.Train, params: Params, totals: Totals, batch: Batch
+    train: settings.Train,
+    params: Params,
+    totals: Totals,
+    batch: Batch,
+    *,
+    frozen: Params,
 ) -> Totals:
     """Totals with the batch's negative log-likelihood added, at temperature 1."""
 
     def loss(params: Params) -> tuple[Array, Totals]:
-        logprobs_RM, _ = token_logprobs(train, params, batch, 1.0)
+        logprobs_RM, _ = token_logprobs(train, {**frozen, **params}, batch, 1.0)
         total = -jnp.sum(jnp.where(batch.mask_RM, logprobs_RM, 0))
         count = jnp.sum(batch.mask_RM, dtype=jnp.float32)
         stopped = jax.lax.stop_gradient(total)
@@ -188,8 +195,9 @@ def add_reward_kl(
     batch: Batch,
 ) -> Float[Array, "P G"]:
     """Adds what the batch's tokens take off the reward of their completions."""
-    reference_RM = _stopped_logprobs(train, policies.reference, batch)
-    old_RM = _stopped_logprobs(train, policies.round, batch)
+    frozen = policies.frozen
+    reference_RM = _stopped_logprobs(train, policies.reference, frozen, batch)
+    old_RM = _stopped_logprobs(train, policies.round, frozen, batch)
     assert reference_RM is not None
     kl_RM = policy.reward_kl(
         train.objective,
@@ -230,11 +238,12 @@ def step(
 
 
 def _stopped_logprobs(
-    train: settings.Train, params: Params, batch: Batch
+    train: settings.Train, params: Params, frozen: Params, batch: Batch
 ) -> Float[Array, "R M"] | None:
     if params is None:
         return None
-    logprobs_RM, _ = token_logprobs(train, params, batch, train.sampler.temperature)
+    whole = {**frozen, **params}
+    logprobs_RM, _ = token_logprobs(train, whole, batch, train.sampler.temperature)
     return jax.lax.stop_gradient(logprobs_RM)
 
 

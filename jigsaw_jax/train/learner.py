@@ -6,6 +6,9 @@
 
 Weights are never overwritten: a step makes new arrays. So what `export_params` gave to
 the samplers, the frozen round and the reference stay as they were without a copy.
+
+With adapters, "params" are theirs alone: what trains, has moments, is published and is
+saved. The base is there once, for the policy, the round and the reference.
 """
 
 from collections.abc import Sequence
@@ -15,6 +18,7 @@ import jax
 import numpy as np
 
 from jigsaw_jax import settings
+from jigsaw_jax.model import lora
 from jigsaw_jax.records import Group
 from jigsaw_jax.train import metrics, optimizer, packing, sequences
 from jigsaw_jax.train.gradient import Policies, Rewards
@@ -33,8 +37,12 @@ class Learner:
       train: the run.
       mesh: the learner's devices.
       params: the first weights, on any device.
-      reference_params: the reference of KL. Where KL needs one and none is given it is
-        the policy at `freeze_reference`, and until then the first one.
+      reference_params: the reference of KL, as `export_params` would give it. Where KL
+        needs one and none is given it is the policy at `freeze_reference`, and until
+        then the first one.
+
+    Attributes:
+      frozen: weights that never change, on the mesh; empty without adapters.
     """
 
     def __init__(
@@ -48,7 +56,9 @@ class Learner:
         self._train = train
         self._shapes = packing.shapes_of(train)
         self._programs = Programs(train, mesh, params)
+        params, frozen = lora.split(params)
         self._params = jax.device_put(params, self._programs.params_sharding)
+        self.frozen = jax.device_put(frozen, self._programs.frozen_sharding)
         self._opt_state, self._totals = self._programs.start()
         self._is_reference_given = reference_params is not None
         self._reference = None
@@ -64,8 +74,8 @@ class Learner:
 
     @property
     def params(self) -> Params:
-        """The current weights."""
-        return self._params
+        """The current weights, frozen ones and adapters among them."""
+        return {**self.frozen, **self._params}
 
     @property
     def compilations(self) -> int:
@@ -153,7 +163,7 @@ class Learner:
         for batch in packing.pack(trajectories, self._shapes):
             self._num_trained += int(np.sum(batch.mask_RM))
             self._totals = self._programs.add_supervised(
-                self._params, self._totals, batch
+                self._params, self._totals, batch, frozen=self.frozen
             )
         self._warm_up_steps += 1
         climb = min(self._warm_up_steps / WARM_UP_CLIMB, 1.0)
@@ -172,11 +182,11 @@ class Learner:
             self._set_reference(self._params)
 
     def export_params(self) -> Params:
-        """The current weights, to be handed to samplers; no later step changes them."""
+        """What trains of the weights, for samplers; no later step changes it."""
         return self._params
 
     def abstract_params(self) -> Params:
-        """Shapes and shardings of the weights."""
+        """Shapes and shardings of what `export_params` returns."""
         return _abstract(self._params)
 
     def state(self) -> dict[str, Any]:
@@ -225,8 +235,11 @@ class Learner:
     def _policies(self, is_fresh: bool) -> Policies:
         """Fresh weights are the old policy themselves and spare a forward pass."""
         is_recomputed = self._train.objective.old_policy == "recompute"
-        frozen = self._round_params if is_recomputed and not is_fresh else None
-        return Policies(round=frozen, reference=self._reference)
+        return Policies(
+            frozen=self.frozen,
+            round=self._round_params if is_recomputed and not is_fresh else None,
+            reference=self._reference,
+        )
 
     def _kl_policies(self) -> Policies:
         return self._policies(is_fresh=False)

@@ -12,6 +12,7 @@ from jax.stages import Compiled, Lowered
 from jigsaw_jax import mesh as meshes
 from jigsaw_jax import settings
 from jigsaw_jax.model import decoder as model
+from jigsaw_jax.model import lora
 from jigsaw_jax.train import gradient, optimizer, packing, sequences
 from jigsaw_jax.types import Float, Params
 
@@ -36,10 +37,11 @@ class Programs:
     Args:
       train: the run.
       mesh: that all of it runs on.
-      params: arrays or shapes of the weights.
+      params: arrays or shapes of all weights.
 
     Attributes:
-      params_sharding: of the params, leaf for leaf.
+      params_sharding: of the params that train, leaf for leaf.
+      frozen_sharding: of the others.
       opt_sharding: of the optimizer state.
       rows_sharding: of a batch.
       replicated: of all else.
@@ -48,10 +50,13 @@ class Programs:
     def __init__(
         self, train: settings.Train, mesh: jax.sharding.Mesh, params: Params
     ) -> None:
-        self._train, self._param_shapes = train, jax.eval_shape(lambda: params)
-        axes = model.logical_axes(train.decoder)
+        self._train = train
+        self._shapes = lora.split(jax.eval_shape(lambda: params))
+        params, frozen = self._shapes
+        axes, frozen_axes = lora.split(model.logical_axes(train.decoder))
         transform = optimizer.transformation(train.optimizer, axes)
         self.params_sharding = meshes.sharding_tree(mesh, axes, params)
+        self.frozen_sharding = meshes.sharding_tree(mesh, frozen_axes, frozen)
         self.replicated = meshes.replicated(mesh)
         self.rows_sharding = meshes.rows_sharding(mesh)
         opt_state = jax.eval_shape(functools.partial(optimizer.init, transform), params)
@@ -130,12 +135,19 @@ class Programs:
         )
 
     def add_supervised(
-        self, params: Params, totals: gradient.Totals, batch: gradient.Batch
+        self,
+        params: Params,
+        totals: gradient.Totals,
+        batch: gradient.Batch,
+        *,
+        frozen: Params,
     ) -> gradient.Totals:
         """`gradient.add_supervised_gradients`."""
         placed = jax.device_put(batch, self.rows_sharding)
         key = ("supervised", len(batch.mask_RM))
-        return self._run(key, self._add_supervised, params, totals, placed)
+        return self._run(
+            key, self._add_supervised, params, totals, placed, frozen=frozen
+        )
 
     def add_reward_kl(
         self,
@@ -175,7 +187,7 @@ class Programs:
 
         With `has_round` the old policy is recomputed from the round's frozen weights.
         """
-        train, params = self._train, self._params()
+        train, (params, frozen) = self._train, self._params()
         batch = packing.empty_batch(num_rows, packing.shapes_of(train))
         pipeline = train.pipeline
         scores = sequences.scores_of(
@@ -188,6 +200,7 @@ class Programs:
             version=np.int32(0),
         )
         policies = gradient.Policies(
+            frozen=frozen,
             round=params if has_round else None,
             reference=params if train.objective.needs_reference else None,
         )
@@ -203,10 +216,16 @@ class Programs:
     def lower_step(self) -> Lowered:
         """`step`, lowered from shapes alone."""
         rate = meshes.abstract(np.float32(0), self.replicated)
-        return self._step.lower(self._params(), *self._start(), rate)
+        params, _ = self._params()
+        return self._step.lower(params, *self._start(), rate)
 
-    def _params(self) -> Params:
-        return meshes.abstract(self._param_shapes, self.params_sharding)
+    def _params(self) -> tuple[Params, Params]:
+        """Shapes of what trains and of what does not."""
+        params, frozen = self._shapes
+        return (
+            meshes.abstract(params, self.params_sharding),
+            meshes.abstract(frozen, self.frozen_sharding),
+        )
 
     def _start(self) -> tuple[Any, gradient.Totals]:
         """Shapes of what `start` returns."""

@@ -178,9 +178,13 @@ def test_what_no_file_binds_has_its_default(tmp_path):
 
 
 def test_every_settings_class_has_one_place_in_a_run():
-    hints = fields.hints(settings.Train).values()
-    places = [fields.describe(hint) for hint in hints if dataclasses.is_dataclass(hint)]
-    assert sorted([*places, "Train"]) == sorted(settings.__all__)
+    def places(cls):
+        for hint in fields.hints(cls).values():
+            if dataclasses.is_dataclass(hint):
+                yield fields.describe(hint)
+                yield from places(hint)
+
+    assert sorted([*places(settings.Train), "Train"]) == sorted(settings.__all__)
 
 
 def test_a_missing_or_unreadable_file_is_refused_with_a_near_name(tmp_path):

@@ -15,7 +15,13 @@ from tests.model.families import GEMMA2, QWEN2, QWEN3, QWEN3_MOE, random_params
 ROWS, LENGTH = 8, 16
 # The last has more devices on "tensor" than there are key-value heads.
 MESHES = [(1, 8, 1), (1, 4, 2), (2, 2, 2), (1, 2, 4)]
-DECODERS = {"dense": QWEN3, "biased": QWEN2, "experts": QWEN3_MOE, "capped": GEMMA2}
+DECODERS = {
+    "dense": QWEN3,
+    "biased": QWEN2,
+    "experts": QWEN3_MOE,
+    "capped": GEMMA2,
+    "adapted": dataclasses.replace(QWEN3, lora=settings.Lora(rank=3)),
+}
 
 
 def _loss(decoder, params, tokens_BT, positions_BT, segments_BT):

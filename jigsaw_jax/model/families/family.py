@@ -212,7 +212,7 @@ def _effective(decoder: Decoder) -> Decoder:
         idle.append("query_pre_attn_scalar")
     defaults = {f.name: f.default for f in dataclasses.fields(Decoder)}
     changes: dict[str, Any] = {name: defaults[name] for name in idle}
-    return dataclasses.replace(decoder, **changes)
+    return dataclasses.replace(decoder.base, **changes)
 
 
 def _written(decoder: Decoder, field: str) -> Any:

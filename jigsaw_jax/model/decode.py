@@ -5,6 +5,7 @@ A cache holds one `KeysValues` a layer (a tuple of them, or stacked `[L, ...]` w
 a sum depends on the position alone, never on when or where a sequence came in.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,23 +15,33 @@ from jigsaw_jax.model import attention
 from jigsaw_jax.model.attention import KeysValues
 from jigsaw_jax.model.decoder import choose, ends, rotary_turns, run_layers
 from jigsaw_jax.model.layer import Layer, score_options
+from jigsaw_jax.model.quantise import dequantise, like, quantise
 from jigsaw_jax.settings import Decoder
 from jigsaw_jax.types import Array, Bool, Float, Int, Params
 
 # The cache with a layer's new keys and values in it, and that layer's own.
 Written = tuple[Any, KeysValues]
+# Maps a layer's index and cache, and its tokens' query, key and value, to the output
+# and the cache.
+Attend = Callable[[int | Array, Any, Array, Array, Array], tuple[Array, Any]]
 
 
-def empty_cache(decoder: Decoder, num_slots: int, length: int) -> Any:
-    """A cache of zeros for `num_slots` sequences of `length` positions."""
+def empty_cache(
+    decoder: Decoder, num_slots: int, length: int, kv_dtype: str | None = None
+) -> Any:
+    """A cache of zeros for `num_slots` sequences of `length` positions.
+
+    With `kv_dtype` "int8" each array is a `Quantised`.
+    """
     lead = (decoder.num_layers,) if decoder.scan_layers else ()
     k, h = decoder.num_kv_heads, decoder.head_dim
 
     def one_layer() -> KeysValues:
         dtype = jnp.dtype(decoder.dtype)
-        return KeysValues(
+        return _kept(
             jnp.zeros((*lead, num_slots, k, h, length), dtype),
             jnp.zeros((*lead, num_slots, k, length, h), dtype),
+            kv_dtype,
         )
 
     if decoder.scan_layers:
@@ -38,10 +49,16 @@ def empty_cache(decoder: Decoder, num_slots: int, length: int) -> Any:
     return tuple(one_layer() for _ in range(decoder.num_layers))
 
 
-def prefill(decoder: Decoder, params: Params, tokens_T: Int[Array, " T"]) -> Any:
+def prefill(
+    decoder: Decoder,
+    params: Params,
+    tokens_T: Int[Array, " T"],
+    kv_dtype: str | None = None,
+) -> Any:
     """The cache of one sequence of T tokens from position 0, for one slot.
 
     What stands at the places of padding behind the tokens is finite and means nothing.
+    The tokens attend to exact keys and values, whatever these are kept in.
     """
     positions_BT = jnp.arange(tokens_T.shape[0])[None]
     mask_BTS = positions_BT[:, :, None] >= positions_BT[:, None, :]
@@ -49,11 +66,10 @@ def prefill(decoder: Decoder, params: Params, tokens_T: Int[Array, " T"]) -> Any
     def write(_: Any, index: int | Array, k: Array, v: Array) -> Written:
         del index
         fresh = attention.as_cached(k, v)
-        return fresh, fresh
+        return _kept(*fresh, kv_dtype), fresh
 
-    _, cache = _run(
-        decoder, params, tokens_T[None], positions_BT, (None, mask_BTS, write)
-    )
+    attend = _attending(decoder, mask_BTS, positions_BT, write)
+    _, cache = run(decoder, params, tokens_T[None], positions_BT, None, attend)
     return cache
 
 
@@ -71,20 +87,20 @@ def decode_step(
         # A scatter of B rows, into all layers' cache where they are stacked: written
         # back by the layer, the cache would be copied whole at every step.
         at = (index, slots) if decoder.scan_layers else (slots,)
+        at_k = (*at, slice(None), slice(None), positions_B)
+        at_v = (*at, slice(None), positions_B)
+        fresh = KeysValues(like(old.k_BKHS, k[:, 0], -1), like(old.v_BKSH, v[:, 0], -1))
         new = KeysValues(
-            old.k_BKHS.at[(*at, slice(None), slice(None), positions_B)].set(k[:, 0]),
-            old.v_BKSH.at[(*at, slice(None), positions_B)].set(v[:, 0]),
+            jax.tree.map(lambda x, y: x.at[at_k].set(y), old.k_BKHS, fresh.k_BKHS),
+            jax.tree.map(lambda x, y: x.at[at_v].set(y), old.v_BKSH, fresh.v_BKSH),
         )
         return new, _of_layer(decoder, new, index)
 
     length = _cache_length(decoder, cache)
     mask_BTS = jnp.arange(length)[None, None] <= positions_B[:, None, None]
-    hidden_BTD, cache = _run(
-        decoder,
-        params,
-        tokens_B[:, None],
-        positions_B[:, None],
-        (cache, mask_BTS, write),
+    attend = _attending(decoder, mask_BTS, positions_B[:, None], write)
+    hidden_BTD, cache = run(
+        decoder, params, tokens_B[:, None], positions_B[:, None], cache, attend
     )
     return hidden_BTD[:, 0], cache
 
@@ -109,11 +125,22 @@ def extend(
     place_S = jnp.clip(place_S, 0, tokens_T.shape[0] - 1)
 
     def write(old: KeysValues, index: int | Array, k: Array, v: Array) -> Written:
-        new = attention.as_cached(k[:, place_S], v[:, place_S])
+        fresh = attention.as_cached(k[:, place_S], v[:, place_S])
+        new = KeysValues(
+            like(old.k_BKHS, fresh.k_BKHS, -2), like(old.v_BKSH, fresh.v_BKSH, -1)
+        )
         own = _of_layer(decoder, old, index)
+        is_new_k, is_new_v = (
+            is_new_S[None, None, None, :],
+            is_new_S[None, None, :, None],
+        )
         own = KeysValues(
-            jnp.where(is_new_S[None, None, None, :], new.k_BKHS, own.k_BKHS),
-            jnp.where(is_new_S[None, None, :, None], new.v_BKSH, own.v_BKSH),
+            jax.tree.map(
+                lambda x, y: jnp.where(is_new_k, x, y), new.k_BKHS, own.k_BKHS
+            ),
+            jax.tree.map(
+                lambda x, y: jnp.where(is_new_v, x, y), new.v_BKSH, own.v_BKSH
+            ),
         )
         if not decoder.scan_layers:
             return own, own
@@ -122,10 +149,69 @@ def extend(
         )
         return whole, own
 
-    _, cache = _run(
-        decoder, params, tokens_T[None], positions_BT, (cache, mask_BTS, write)
-    )
+    attend = _attending(decoder, mask_BTS, positions_BT, write)
+    _, cache = run(decoder, params, tokens_T[None], positions_BT, cache, attend)
     return cache
+
+
+def run(
+    decoder: Decoder,
+    params: Params,
+    tokens_BT: Int[Array, "B T"],
+    positions_BT: Int[Array, "B T"],
+    cache: Any,
+    attend: Attend,
+) -> tuple[Float[Array, "B T D"], Any]:
+    """All layers over a cache that `attend` writes and reads.
+
+    Returns:
+      Normalised hidden states, and the cache.
+    """
+    turns = rotary_turns(decoder, positions_BT)
+
+    def body(x: Array, layer: Layer, index: int | Array, old: Any) -> tuple[Array, Any]:
+        def of_layer(q: Array, k: Array, v: Array) -> tuple[Array, Any]:
+            return attend(index, old, q, k, v)
+
+        return layer(x, choose(decoder, index, *turns), of_layer)
+
+    x_BTD = ends(decoder, params).embed(tokens_BT)
+    x_BTD, cache = run_layers(decoder, params, x_BTD, body, contexts=cache)
+    return ends(decoder, params).normalise(x_BTD), cache
+
+
+def _attending(
+    decoder: Decoder,
+    mask_BTS: Bool[Array, "B T S"],
+    positions_BT: Int[Array, "B T"],
+    write: Callable[..., Written],
+) -> Attend:
+    """A layer writes its keys and values, then attends to what is cached."""
+    masks = (mask_BTS, windowed(decoder, mask_BTS, positions_BT))
+
+    def attend(
+        index: int | Array, old: Any, q: Array, k: Array, v: Array
+    ) -> tuple[Array, Any]:
+        new, own = write(old, index, k, v)
+        out = attention.attend(
+            q,
+            dequantise(own.k_BKHS, q.dtype),
+            dequantise(own.v_BKSH, q.dtype),
+            choose(decoder, index, *masks),
+            **score_options(decoder),
+        )
+        return out, new
+
+    return attend
+
+
+def _kept(k_BKHS: Array, v_BKSH: Array, kv_dtype: str | None) -> KeysValues:
+    """Keys and values as the cache holds them."""
+    if kv_dtype is None:
+        return KeysValues(k_BKHS, v_BKSH)
+    # The annotations of the record are those of a cache that isn't quantised.
+    pair: Any = (quantise(k_BKHS, -2), quantise(v_BKSH, -1))
+    return KeysValues(*pair)
 
 
 def _of_layer(decoder: Decoder, layers: Any, index: int | Array) -> KeysValues:
@@ -140,38 +226,10 @@ def _of_layer(decoder: Decoder, layers: Any, index: int | Array) -> KeysValues:
 def _cache_length(decoder: Decoder, cache: Any) -> int:
     """S."""
     layer = cache if decoder.scan_layers else cache[0]
-    return layer.k_BKHS.shape[-1]
+    return jax.tree.leaves(layer)[0].shape[-1]
 
 
-def _run(
-    decoder: Decoder,
-    params: Params,
-    tokens_BT: Int[Array, "B T"],
-    positions_BT: Int[Array, "B T"],
-    cached: tuple[Any, Bool[Array, "B T S"], Any],
-) -> tuple[Float[Array, "B T D"], Any]:
-    """All layers; each writes its keys and values, then attends to what is cached."""
-    cache, mask_BTS, write = cached
-    turns = rotary_turns(decoder, positions_BT)
-    masks = (mask_BTS, _windowed(decoder, mask_BTS, positions_BT))
-
-    def body(x: Array, layer: Layer, index: int | Array, old: Any) -> tuple[Array, Any]:
-        def attend(q: Array, k: Array, v: Array) -> tuple[Array, KeysValues]:
-            new, own = write(old, index, k, v)
-            mask = choose(decoder, index, *masks)
-            out = attention.attend(
-                q, own.k_BKHS, own.v_BKSH, mask, **score_options(decoder)
-            )
-            return out, new
-
-        return layer(x, choose(decoder, index, *turns), attend)
-
-    x_BTD = ends(decoder, params).embed(tokens_BT)
-    x_BTD, cache = run_layers(decoder, params, x_BTD, body, contexts=cache)
-    return ends(decoder, params).normalise(x_BTD), cache
-
-
-def _windowed(
+def windowed(
     decoder: Decoder,
     mask_BTS: Bool[Array, "B T S"],
     positions_BT: Int[Array, "B T"],

@@ -19,7 +19,8 @@ MESH_AXES: dict[str, str | tuple[str, ...] | None] = {
     "rows": ("data", "fsdp"),
     "embed": "fsdp",
     "vocab": "tensor",
-    "logits": ("data", "fsdp", "tensor"),
+    # A device's share is a part of the share that it has of the vocabulary.
+    "logits": ("tensor", "data", "fsdp"),
     "slots": ("data", "fsdp", "tensor"),
     "mlp": "tensor",
     "heads": "tensor",

@@ -8,6 +8,7 @@ computes again.
 
 import dataclasses
 
+from jigsaw_jax.planning import pages
 from jigsaw_jax.settings import Decoder, Train, sizes
 
 
@@ -54,11 +55,11 @@ def gradient(train: Train, num_rows: int) -> Flops:
 
 
 def generate(train: Train) -> Flops:
-    """One decode step of all slots, attending to caches of full length."""
+    """One decode step of all slots, attending to what there is of a cache."""
     decoder, sampler = train.decoder, train.sampler
     weights = layer_weights(decoder) * decoder.num_layers + head_weights(decoder)
     width = decoder.num_heads * decoder.head_dim
-    attention = 4 * sampler.length_max * width * decoder.num_layers
+    attention = 4 * pages.mean_tokens(train) * width * decoder.num_layers
     total = float(sampler.slots * (2 * weights + attention))
     return Flops(model=total, program=total, attention=float(sampler.slots * attention))
 

@@ -93,6 +93,8 @@ def generate(
     positions_TB = state.slots.positions_B[None] + 1 + steps[:, None]
     uniforms_TB = sampling.uniforms(state.slots.keys_BX, positions_TB)
 
+    to_logits = model.head(decoder, params)
+
     def is_going(carry: tuple) -> Array:
         step, state, _ = carry
         return (step < num_steps) & jnp.any(state.slots.reasons_B == RUNNING)
@@ -104,7 +106,7 @@ def generate(
         hidden_BD, kept = state.cache.decode_step(params, slots.tokens_B, at)
         # Each device draws for its share of the slots, over the whole vocabulary: that
         # moves an eighth of eight devices' logits where gathering them moved all.
-        logits_BV = meshes.constrain(model.logits(decoder, params, hidden_BD), "slots")
+        logits_BV = meshes.constrain(to_logits(hidden_BD), "slots")
         drawn = sampling.draw(
             logits_BV,
             uniforms_TB[step],

@@ -226,6 +226,47 @@ def test_a_slot_moves_from_slots_to_pages_bit_for_bit():
     assert result.logprobs_TB[:, 0].tolist() + found[3][1] == whole[1]
 
 
+@pytest.mark.parametrize("cache", ["slots", "pages"])
+def test_int8_bends_logprobs_a_little_and_moves_with_its_slot(cache):
+    params, key = tiny.params(), (1, 2)
+    changes = tiny.PAGES if cache == "pages" else {}
+    engine = tiny.engine(kv_dtype="int8", **changes)
+    found = tiny.sample(engine, params, PROMPT, key)
+    exact = tiny.forward_logprobs(params, PROMPT, found[0], 1.0)
+    error = np.abs(np.array(found[1]) - exact)
+    # A step of int8 is 0.8 % of a head's largest value.
+    assert 1e-5 < error.max() < 0.1
+    prefix = engine.prefill_prompt(params, PROMPT)
+    request = SlotRequest(slot=0, key_words=key, new_tokens_max=12)
+    state = engine.insert_many(prefix, engine.init_decode_state(), [request])
+    state, result = engine.generate_steps(params, state)
+    snapshot = jax.device_get(engine.extract(state, 0))
+    state = engine.insert_snapshot(state, 2, snapshot)
+    state = engine.release(state, 0)
+    _, moved, _ = tiny.run(engine, params, state, [2])
+    assert result.logprobs_TB[:, 0].tolist() + moved[2][1] == found[1]
+    plain = tiny.sample(tiny.engine(kv_dtype="int8"), params, PROMPT, key)
+    assert found == plain
+
+
+def test_an_observation_is_quantised_too():
+    params = tiny.params()
+    found = []
+    for changes in ({}, tiny.PAGES):
+        engine = tiny.engine(kv_dtype="int8", **changes)
+        prefix = engine.prefill_prompt(params, (5, 9))
+        request = SlotRequest(slot=1, key_words=(7, 7), new_tokens_max=6)
+        state = engine.insert_many(prefix, engine.init_decode_state(), [request])
+        state, first = engine.generate_steps(params, state)
+        state = engine.extend(params, state, 1, (11, 12, 13))
+        _, rest, _ = tiny.run(engine, params, state, [1])
+        found.append((first.tokens_TB[:, 1].tolist(), rest[1]))
+    assert found[0] == found[1]
+    tokens = [*found[0][0], 11, 12, 13, *found[0][1][0]]
+    exact = tiny.forward_logprobs(params, (5, 9), tokens, 1.0)[8:]
+    np.testing.assert_allclose(found[0][1][1], exact, atol=0.1)
+
+
 def _sampled(engine, params=None, num=14):
     loop = SampleLoop(engine, params or tiny.params(), version=0)
     for i in range(num):

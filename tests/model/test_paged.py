@@ -74,7 +74,9 @@ def test_both_ways_to_attend_are_that_of_the_kernels_reference(monkeypatch, laye
     assert jnp.abs(other - gathered)[:2].max() > 1e-2
 
 
-@pytest.mark.parametrize(("heads", "tensor", "cached"), [(2, 4, 4), (4, 2, 4), (3, 2, 3)])
+@pytest.mark.parametrize(
+    ("heads", "tensor", "cached"), [(2, 4, 4), (4, 2, 4), (3, 2, 3)]
+)
 def test_a_head_is_repeated_where_devices_are_a_multiple(heads, tensor, cached):
     assert paged.cached_heads(heads, tensor) == cached
     decoder = dataclasses.replace(DECODER, num_heads=12, num_kv_heads=heads)
@@ -95,9 +97,7 @@ def test_a_head_is_repeated_where_devices_are_a_multiple(heads, tensor, cached):
             np.testing.assert_array_equal(row[2 * head], k[:, place])
             np.testing.assert_array_equal(row[2 * head + 1], v[place])
     assert not pages[1, 3:].any()
-    back = paged.from_pages(
-        decoder, dataclasses.replace(paging, length=11), pages
-    )
+    back = paged.from_pages(decoder, dataclasses.replace(paging, length=11), pages)
     jax.tree.map(np.testing.assert_array_equal, back, layer)
 
 

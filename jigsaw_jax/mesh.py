@@ -20,7 +20,8 @@ MESH_AXES: dict[str, str | tuple[str, ...] | None] = {
     "rows": ("data", "fsdp"),
     "embed": "fsdp",
     "vocab": "tensor",
-    "logits": ("data", "fsdp", "tensor"),
+    # A device's share is a part of the share that it has of the vocabulary.
+    "logits": ("tensor", "data", "fsdp"),
     "slots": ("data", "fsdp", "tensor"),
     "mlp": "tensor",
     "heads": "tensor",
@@ -34,9 +35,10 @@ MESH_AXES: dict[str, str | tuple[str, ...] | None] = {
 }
 
 # A model has few key-value heads, often fewer than devices on `tensor`; each device
-# then holds all of them, and draws for all slots where these don't divide. Every other
-# dim has to divide.
-REPLICATED_WHERE_UNEVEN = frozenset({"kv_heads", "slots"})
+# then holds all of them, and draws for all slots where these don't divide. A prompt is
+# a row that every replica of the sampler prefills, while a learner's rows divide by its
+# settings. Every other dim has to divide.
+REPLICATED_WHERE_UNEVEN = frozenset({"kv_heads", "rows", "slots"})
 
 
 def build_meshes(
@@ -54,11 +56,11 @@ def learner_mesh(mesh: settings.Mesh, devices: Sequence[Any]) -> jax.sharding.Me
 
 
 def sampler_mesh(mesh: settings.Mesh, devices: Sequence[Any]) -> jax.sharding.Mesh:
-    """`sampler_tensor` devices: behind the learner's, or the first when shared."""
+    """Its data x tensor devices: behind the learner's, or the first when shared."""
     _check_enough(mesh, devices)
     start = 0 if mesh.shared else mesh.learner_devices
-    own = devices[start : start + mesh.sampler_tensor]
-    return _mesh(own, (1, 1, mesh.sampler_tensor))
+    own = devices[start : start + mesh.sampler_devices]
+    return _mesh(own, (mesh.sampler_data, 1, mesh.sampler_tensor))
 
 
 def partition_spec(
@@ -267,7 +269,7 @@ def _is_names(node: Any) -> bool:
 
 
 def _check_enough(mesh: settings.Mesh, devices: Sequence[Any]) -> None:
-    learner, sampler = mesh.learner_devices, mesh.sampler_tensor
+    learner, sampler = mesh.learner_devices, mesh.sampler_devices
     needed = max(learner, sampler) if mesh.shared else learner + sampler
     if needed <= len(devices):
         return

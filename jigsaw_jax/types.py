@@ -7,7 +7,8 @@ T query positions, S key positions, V vocabulary, D model, F hidden,
 N query heads, K key-value heads, Q query heads a key-value head (N = K * Q),
 H head size, L layers, E entries of a group axis, C stop tokens, X one key's words,
 M trained positions of a packed row, A tokens of all rows, U experts, J experts a token,
-Z rank of an adapter.
+Z pages, O pages of a slot, I places of a page, W = 2 K a token's keys and values,
+Y rank of an adapter.
 """
 
 from typing import Any

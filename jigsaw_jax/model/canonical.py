@@ -64,6 +64,27 @@ def attend(
     return by_tile(decoder, one, held, q_A1NH, mask_A1S, where, gathered=gathered)
 
 
+def attend_cached(
+    decoder: Decoder,
+    q_BTNH: Float[Array, "B T N H"],
+    seen: KeysValues,
+    mask_BTS: Bool[Array, "B T S"],
+) -> Float[Array, "B T N H"]:
+    """`attention.attend` to a cache, by tiles where the option is on."""
+    if not decoder.canonical_tile:
+        return attention.attend(q_BTNH, *seen, mask_BTS, **score_options(decoder))
+    num_rows, num_tokens = mask_BTS.shape[:2]
+    out_A1NH = attend(
+        decoder,
+        q_BTNH.reshape(-1, 1, *q_BTNH.shape[2:]),
+        mask_BTS.reshape(-1, 1, mask_BTS.shape[-1]),
+        seen,
+        where=jnp.repeat(jnp.arange(num_rows), num_tokens),
+        look=_look_in_slots,
+    )
+    return out_A1NH.reshape(q_BTNH.shape)
+
+
 def normalise(
     decoder: Decoder, params: Params, x_A1D: Float[Array, "A 1 D"]
 ) -> Float[Array, "A 1 D"]:
@@ -96,7 +117,11 @@ def forward(
     )
     positions_A1 = positions_BT.reshape(-1, 1)
     turns = rotary_turns(decoder, positions_A1)
-    masks = slot_masks(decoder, positions_A1, length)
+    distance_A1S = positions_A1[:, :, None] - jnp.arange(length)[None, None]
+    is_past = distance_A1S >= 0
+    masks = (is_past, is_past)
+    if decoder.sliding_window is not None:
+        masks = (is_past, is_past & (distance_A1S < decoder.sliding_window))
 
     def body(x: Array, layer: Layer, index: int | Array, _: None) -> Any:
         def attend_rows(q: Array, k: Array, v: Array) -> tuple[Array, None]:
@@ -117,15 +142,8 @@ def _look_in_rows(held: Any, places_AS: Int[Array, "A S"]) -> KeysValues:
     return attention.as_cached(*(x[places_AS] for x in held))
 
 
-def slot_masks(
-    decoder: Decoder, positions_A1: Int[Array, "A 1"], length: int
-) -> tuple[Bool[Array, "A 1 S"], Bool[Array, "A 1 S"]]:
-    """The places of a cache that a token sees, in global and in local layers."""
-    distance_A1S = positions_A1[:, :, None] - jnp.arange(length)[None, None]
-    is_past = distance_A1S >= 0
-    if decoder.sliding_window is None:
-        return is_past, is_past
-    return is_past, is_past & (distance_A1S < decoder.sliding_window)
+def _look_in_slots(seen: KeysValues, slots_A: Int[Array, " A"]) -> KeysValues:
+    return jax.tree.map(lambda x: x[slots_A], seen)
 
 
 def _places(

@@ -5,6 +5,7 @@ A cache holds one `KeysValues` a layer (a tuple of them, or stacked `[L, ...]` w
 a sum depends on the position alone, never on when or where a sequence came in.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,24 +14,34 @@ import jax.numpy as jnp
 from jigsaw_jax.model import attention, canonical, self_attention
 from jigsaw_jax.model.attention import KeysValues
 from jigsaw_jax.model.decoder import ends, rotary_turns, run_layers
-from jigsaw_jax.model.layer import Layer, choose, score_options
+from jigsaw_jax.model.layer import Layer, choose
+from jigsaw_jax.model.quantise import dequantise, like, quantise
 from jigsaw_jax.settings import Decoder
 from jigsaw_jax.types import Array, Bool, Float, Int, Params
 
 # The cache with a layer's new keys and values in it, and that layer's own.
 Written = tuple[Any, KeysValues]
+# Maps a layer's index and cache, and its tokens' query, key and value, to the output
+# and the cache.
+Attend = Callable[[int | Array, Any, Array, Array, Array], tuple[Array, Any]]
 
 
-def empty_cache(decoder: Decoder, num_slots: int, length: int) -> Any:
-    """A cache of zeros for `num_slots` sequences of `length` positions."""
+def empty_cache(
+    decoder: Decoder, num_slots: int, length: int, kv_dtype: str | None = None
+) -> Any:
+    """A cache of zeros for `num_slots` sequences of `length` positions.
+
+    With `kv_dtype` "int8" each array is a `Quantised`.
+    """
     lead = (decoder.num_layers,) if decoder.scan_layers else ()
     k, h = decoder.num_kv_heads, decoder.head_dim
 
     def one_layer() -> KeysValues:
         dtype = jnp.dtype(decoder.dtype)
-        return KeysValues(
+        return _kept(
             jnp.zeros((*lead, num_slots, k, h, length), dtype),
             jnp.zeros((*lead, num_slots, k, length, h), dtype),
+            kv_dtype,
         )
 
     if decoder.scan_layers:
@@ -42,31 +53,41 @@ def prefill(
     decoder: Decoder,
     params: Params,
     tokens_T: Int[Array, " T"],
+    *,
+    kv_dtype: str | None = None,
     length: int | None = None,
 ) -> Any:
     """The cache of one sequence of T tokens from position 0, for one slot.
 
     What stands at the places of padding behind the tokens is finite and means nothing.
-    With the canonical option the cache has `length` positions, zeros behind the T
-    tokens, and all are attended to, as in a decode step.
+    The tokens attend to exact keys and values, whatever these are kept in; with the
+    canonical option to `length` places (T where that is None), as in a decode step.
     """
-    if decoder.canonical_tile:
-        return _prefill_canonical(decoder, params, tokens_T, length)
-    tokens_BT = tokens_T[None]
     positions_BT = jnp.arange(tokens_T.shape[0])[None]
-    turns = rotary_turns(decoder, positions_BT)
-    attend_rows = self_attention.of_rows(
-        decoder, jnp.ones_like(positions_BT), positions_BT
-    )
+    if decoder.canonical_tile:
+        num_places = length or tokens_T.shape[0]
+        mask_BTS = positions_BT[:, :, None] >= jnp.arange(num_places)[None, None]
+        behind = (0, num_places - tokens_T.shape[0])
 
-    def body(x: Array, layer: Layer, index: int | Array, _: None) -> tuple[Array, Any]:
-        def attend(q: Array, k: Array, v: Array) -> tuple[Array, KeysValues]:
-            return attend_rows(index, q, k, v), attention.as_cached(k, v)
+        def write(_: Any, index: int | Array, k: Array, v: Array) -> Written:
+            del index
+            padding = [(0, 0), behind, (0, 0), (0, 0)]
+            seen = attention.as_cached(jnp.pad(k, padding), jnp.pad(v, padding))
+            return _kept(*attention.as_cached(k, v), kv_dtype), seen
 
-        return layer(x, choose(decoder, index, *turns), attend)
+        attend = _attending(decoder, mask_BTS, positions_BT, write)
+    else:
+        attend_rows = self_attention.of_rows(
+            decoder, jnp.ones_like(positions_BT), positions_BT
+        )
 
-    x_BTD = ends(decoder, params).embed(tokens_BT)
-    _, cache = run_layers(decoder, params, x_BTD, body)
+        def attend(
+            index: int | Array, _: Any, q: Array, k: Array, v: Array
+        ) -> tuple[Array, Any]:
+            kept = _kept(*attention.as_cached(k, v), kv_dtype)
+            return attend_rows(index, q, k, v), kept
+
+    _, cache = run(decoder, params, tokens_T[None], positions_BT, None, attend)
     return cache
 
 
@@ -84,20 +105,20 @@ def decode_step(
         # A scatter of B rows, into all layers' cache where they are stacked: written
         # back by the layer, the cache would be copied whole at every step.
         at = (index, slots) if decoder.scan_layers else (slots,)
+        at_k = (*at, slice(None), slice(None), positions_B)
+        at_v = (*at, slice(None), positions_B)
+        fresh = KeysValues(like(old.k_BKHS, k[:, 0], -1), like(old.v_BKSH, v[:, 0], -1))
         new = KeysValues(
-            old.k_BKHS.at[(*at, slice(None), slice(None), positions_B)].set(k[:, 0]),
-            old.v_BKSH.at[(*at, slice(None), positions_B)].set(v[:, 0]),
+            jax.tree.map(lambda x, y: x.at[at_k].set(y), old.k_BKHS, fresh.k_BKHS),
+            jax.tree.map(lambda x, y: x.at[at_v].set(y), old.v_BKSH, fresh.v_BKSH),
         )
         return new, _of_layer(decoder, new, index)
 
     length = _cache_length(decoder, cache)
     mask_BTS = jnp.arange(length)[None, None] <= positions_B[:, None, None]
-    hidden_BTD, cache = _run(
-        decoder,
-        params,
-        tokens_B[:, None],
-        positions_B[:, None],
-        (cache, mask_BTS, write),
+    attend = _attending(decoder, mask_BTS, positions_B[:, None], write)
+    hidden_BTD, cache = run(
+        decoder, params, tokens_B[:, None], positions_B[:, None], cache, attend
     )
     return hidden_BTD[:, 0], cache
 
@@ -122,11 +143,22 @@ def extend(
     place_S = jnp.clip(place_S, 0, tokens_T.shape[0] - 1)
 
     def write(old: KeysValues, index: int | Array, k: Array, v: Array) -> Written:
-        new = attention.as_cached(k[:, place_S], v[:, place_S])
+        fresh = attention.as_cached(k[:, place_S], v[:, place_S])
+        new = KeysValues(
+            like(old.k_BKHS, fresh.k_BKHS, -2), like(old.v_BKSH, fresh.v_BKSH, -1)
+        )
         own = _of_layer(decoder, old, index)
+        is_new_k, is_new_v = (
+            is_new_S[None, None, None, :],
+            is_new_S[None, None, :, None],
+        )
         own = KeysValues(
-            jnp.where(is_new_S[None, None, None, :], new.k_BKHS, own.k_BKHS),
-            jnp.where(is_new_S[None, None, :, None], new.v_BKSH, own.v_BKSH),
+            jax.tree.map(
+                lambda x, y: jnp.where(is_new_k, x, y), new.k_BKHS, own.k_BKHS
+            ),
+            jax.tree.map(
+                lambda x, y: jnp.where(is_new_v, x, y), new.v_BKSH, own.v_BKSH
+            ),
         )
         if not decoder.scan_layers:
             return own, own
@@ -135,10 +167,95 @@ def extend(
         )
         return whole, own
 
-    _, cache = _run(
-        decoder, params, tokens_T[None], positions_BT, (cache, mask_BTS, write)
-    )
+    attend = _attending(decoder, mask_BTS, positions_BT, write)
+    _, cache = run(decoder, params, tokens_T[None], positions_BT, cache, attend)
     return cache
+
+
+def run(
+    decoder: Decoder,
+    params: Params,
+    tokens_BT: Int[Array, "B T"],
+    positions_BT: Int[Array, "B T"],
+    cache: Any,
+    attend: Attend,
+) -> tuple[Float[Array, "B T D"], Any]:
+    """All layers over a cache that `attend` writes and reads.
+
+    Returns:
+      Normalised hidden states, and the cache.
+    """
+    if decoder.canonical_tile:
+        return _run_canonical(decoder, params, tokens_BT, positions_BT, cache, attend)
+    turns = rotary_turns(decoder, positions_BT)
+
+    def body(x: Array, layer: Layer, index: int | Array, old: Any) -> tuple[Array, Any]:
+        def of_layer(q: Array, k: Array, v: Array) -> tuple[Array, Any]:
+            return attend(index, old, q, k, v)
+
+        return layer(x, choose(decoder, index, *turns), of_layer)
+
+    x_BTD = ends(decoder, params).embed(tokens_BT)
+    x_BTD, cache = run_layers(decoder, params, x_BTD, body, contexts=cache)
+    return ends(decoder, params).normalise(x_BTD), cache
+
+
+def _run_canonical(
+    decoder: Decoder,
+    params: Params,
+    tokens_BT: Int[Array, "B T"],
+    positions_BT: Int[Array, "B T"],
+    cache: Any,
+    attend: Attend,
+) -> tuple[Float[Array, "B T D"], Any]:
+    """`run` with every token a row of its own, in tiles of the same height."""
+    lead = tokens_BT.shape
+    turns = rotary_turns(decoder, positions_BT.reshape(-1, 1))
+
+    def body(x: Array, layer: Layer, index: int | Array, old: Any) -> tuple[Array, Any]:
+        def of_layer(*qkv: Array) -> tuple[Array, Any]:
+            rows = (y.reshape(*lead, *y.shape[2:]) for y in qkv)
+            out, new = attend(index, old, *rows)
+            return out.reshape(-1, 1, *out.shape[2:]), new
+
+        turn = choose(decoder, index, *turns)
+        return canonical.run_layer(decoder, layer, x, turn, of_layer)
+
+    x_A1D = ends(decoder, params).embed(tokens_BT.reshape(-1, 1))
+    x_A1D, cache = run_layers(decoder, params, x_A1D, body, contexts=cache)
+    hidden_A1D = canonical.normalise(decoder, params, x_A1D)
+    return hidden_A1D.reshape(*lead, -1), cache
+
+
+def _attending(
+    decoder: Decoder,
+    mask_BTS: Bool[Array, "B T S"],
+    positions_BT: Int[Array, "B T"],
+    write: Callable[..., Written],
+) -> Attend:
+    """A layer writes its keys and values, then attends to what is cached."""
+    masks = (mask_BTS, windowed(decoder, mask_BTS, positions_BT))
+
+    def attend(
+        index: int | Array, old: Any, q: Array, k: Array, v: Array
+    ) -> tuple[Array, Any]:
+        new, own = write(old, index, k, v)
+        seen = KeysValues(
+            dequantise(own.k_BKHS, q.dtype), dequantise(own.v_BKSH, q.dtype)
+        )
+        mask = choose(decoder, index, *masks)
+        return canonical.attend_cached(decoder, q, seen, mask), new
+
+    return attend
+
+
+def _kept(k: Array, v: Array, kv_dtype: str | None) -> KeysValues:
+    """Keys `[..., H, S]` and values `[..., S, H]` as the cache holds them."""
+    if kv_dtype is None:
+        return KeysValues(k, v)
+    # The annotations of the record are those of a cache that isn't quantised.
+    pair: Any = (quantise(k, -2), quantise(v, -1))
+    return KeysValues(*pair)
 
 
 def _of_layer(decoder: Decoder, layers: Any, index: int | Array) -> KeysValues:
@@ -153,100 +270,10 @@ def _of_layer(decoder: Decoder, layers: Any, index: int | Array) -> KeysValues:
 def _cache_length(decoder: Decoder, cache: Any) -> int:
     """S."""
     layer = cache if decoder.scan_layers else cache[0]
-    return layer.k_BKHS.shape[-1]
+    return jax.tree.leaves(layer)[0].shape[-1]
 
 
-def _run(
-    decoder: Decoder,
-    params: Params,
-    tokens_BT: Int[Array, "B T"],
-    positions_BT: Int[Array, "B T"],
-    cached: tuple[Any, Bool[Array, "B T S"], Any],
-) -> tuple[Float[Array, "B T D"], Any]:
-    """All layers; each writes its keys and values, then attends to what is cached."""
-    if decoder.canonical_tile:
-        return _run_canonical(decoder, params, tokens_BT, positions_BT, cached)
-    cache, mask_BTS, write = cached
-    turns = rotary_turns(decoder, positions_BT)
-    masks = (mask_BTS, _windowed(decoder, mask_BTS, positions_BT))
-
-    def body(x: Array, layer: Layer, index: int | Array, old: Any) -> tuple[Array, Any]:
-        def attend(q: Array, k: Array, v: Array) -> tuple[Array, KeysValues]:
-            new, own = write(old, index, k, v)
-            mask = choose(decoder, index, *masks)
-            out = attention.attend(
-                q, own.k_BKHS, own.v_BKSH, mask, **score_options(decoder)
-            )
-            return out, new
-
-        return layer(x, choose(decoder, index, *turns), attend)
-
-    x_BTD = ends(decoder, params).embed(tokens_BT)
-    x_BTD, cache = run_layers(decoder, params, x_BTD, body, contexts=cache)
-    return ends(decoder, params).normalise(x_BTD), cache
-
-
-def _prefill_canonical(
-    decoder: Decoder, params: Params, tokens_T: Int[Array, " T"], length: int | None
-) -> Any:
-    num_tokens = tokens_T.shape[0]
-    num_places = length or num_tokens
-    positions_BT = jnp.arange(num_tokens)[None]
-    mask_BTS = positions_BT[:, :, None] >= jnp.arange(num_places)[None, None]
-    behind = (0, num_places - num_tokens)
-
-    def write(_: Any, index: int | Array, k: Array, v: Array) -> Written:
-        del index
-        fresh = attention.as_cached(
-            *(jnp.pad(x, [(0, 0), behind, (0, 0), (0, 0)]) for x in (k, v))
-        )
-        return fresh, fresh
-
-    _, cache = _run(
-        decoder, params, tokens_T[None], positions_BT, (None, mask_BTS, write)
-    )
-    return cache
-
-
-def _run_canonical(
-    decoder: Decoder,
-    params: Params,
-    tokens_BT: Int[Array, "B T"],
-    positions_BT: Int[Array, "B T"],
-    cached: tuple[Any, Bool[Array, "B T S"], Any],
-) -> tuple[Float[Array, "B T D"], Any]:
-    """`_run` with every token a row of its own, in tiles of the same height."""
-    cache, mask_BTS, write = cached
-    num_rows, num_tokens = tokens_BT.shape
-    positions_A1 = positions_BT.reshape(-1, 1)
-    turns = rotary_turns(decoder, positions_A1)
-    masks = canonical.slot_masks(decoder, positions_A1, mask_BTS.shape[-1])
-    rows_A = jnp.repeat(jnp.arange(num_rows), num_tokens)
-
-    def body(x: Array, layer: Layer, index: int | Array, old: Any) -> tuple[Array, Any]:
-        def attend(q: Array, k: Array, v: Array) -> tuple[Array, KeysValues]:
-            shape = (num_rows, num_tokens, *k.shape[2:])
-            new, own = write(old, index, k.reshape(shape), v.reshape(shape))
-
-            mask = choose(decoder, index, *masks)
-            return canonical.attend(
-                decoder, q, mask, own, where=rows_A, look=_look_in_slots
-            ), new
-
-        turn = choose(decoder, index, *turns)
-        return canonical.run_layer(decoder, layer, x, turn, attend)
-
-    x_A1D = ends(decoder, params).embed(tokens_BT.reshape(-1, 1))
-    x_A1D, cache = run_layers(decoder, params, x_A1D, body, contexts=cache)
-    hidden_A1D = canonical.normalise(decoder, params, x_A1D)
-    return hidden_A1D.reshape(num_rows, num_tokens, -1), cache
-
-
-def _look_in_slots(own: KeysValues, slots_A: Int[Array, " A"]) -> KeysValues:
-    return jax.tree.map(lambda x: x[slots_A], own)
-
-
-def _windowed(
+def windowed(
     decoder: Decoder,
     mask_BTS: Bool[Array, "B T S"],
     positions_BT: Int[Array, "B T"],

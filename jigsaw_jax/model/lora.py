@@ -19,7 +19,7 @@ from jigsaw_jax.settings import Decoder
 from jigsaw_jax.types import Array, Params
 
 ADAPTERS = "adapters"
-_RANK = "Z"
+_RANK = "Y"
 
 
 class Adapter(nnx.Module):

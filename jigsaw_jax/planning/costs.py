@@ -9,6 +9,7 @@ synchronous ones before or behind:
 
 import collections
 import dataclasses
+from typing import NamedTuple
 
 from jigsaw_jax.planning import collectives as wire
 from jigsaw_jax.planning import traffic, trips
@@ -28,6 +29,19 @@ FREE_TARGETS = frozenset(
 )
 # Scalars and the like run on the scalar core beside everything else.
 SMALL_BYTES = 4096
+
+
+class Kernel(NamedTuple):
+    """What the text doesn't say of a Pallas kernel: it reads parts of its operands.
+
+    name: stands in the kernel's source.
+    hbm_bytes: that one run moves.
+    bandwidth: share of HBM's bandwidth that it reaches; it computes meanwhile.
+    """
+
+    name: str
+    hbm_bytes: float
+    bandwidth: float
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -78,13 +92,20 @@ class Walk:
       chip: it was compiled for.
       num_devices: that run it together.
       open_trips: runs of a loop whose count the text doesn't say.
+      kernels: Pallas kernels that are known.
     """
 
     def __init__(
-        self, module: Module, chip: Chip, num_devices: int, *, open_trips: int = 1
+        self,
+        module: Module,
+        chip: Chip,
+        num_devices: int,
+        *,
+        open_trips: int = 1,
+        kernels: tuple[Kernel, ...] = (),
     ) -> None:
         self._module, self._chip, self._num_devices = module, chip, num_devices
-        self._open_trips = open_trips
+        self._open_trips, self._kernels = open_trips, kernels
         self._done: dict[str, Cost] = {}
 
     def cost(self, name: str | None = None) -> Cost:
@@ -99,6 +120,10 @@ class Walk:
         kernels_s = inner_s = beside_s = alone_s = 0.0
         for item in computation.instructions.values():
             size = traffic.hbm_bytes(self._module, computation, item)
+            known = self._known(item)
+            bandwidth = 1.0
+            if known is not None:
+                size, bandwidth = known.hbm_bytes, known.bandwidth
             cost.hbm_bytes += size
             if item.opcode in ("while", "conditional", "call"):
                 inner_s += self._nested(cost, computation, item)
@@ -114,12 +139,18 @@ class Walk:
                 cost.cycles += item.cycles
                 kernels_s += item.cycles / self._chip.clock_hz
             elif found is None and self._is_kernel(item):
-                seconds = size / self._chip.hbm_bytes_s
+                seconds = size / self._chip.hbm_bytes_s / bandwidth
                 cost.kernels_s += seconds
                 kernels_s += seconds
                 cost.unestimated[item.target or f"{item.opcode} {item.source}"] += 1
         cost.time_s = max(kernels_s + inner_s, beside_s) + alone_s
         return cost
+
+    def _known(self, item: Instruction) -> Kernel | None:
+        """What is known of a Pallas kernel."""
+        if item.opcode != "custom-call":
+            return None
+        return next((k for k in self._kernels if k.name in item.source), None)
 
     def _nested(self, cost: Cost, caller: Computation, item: Instruction) -> float:
         """Adds what an instruction calls; returns its time."""

@@ -11,6 +11,7 @@ import dataclasses
 import numpy as np
 
 from jigsaw_jax.model import self_attention, splash
+from jigsaw_jax.planning import pages
 from jigsaw_jax.settings import Decoder, Train, sizes
 
 
@@ -71,12 +72,12 @@ def gradient(train: Train, num_rows: int, *, platform: str = "cpu") -> Flops:
 
 
 def generate(train: Train) -> Flops:
-    """One decode step of all slots, attending to caches of full length."""
+    """One decode step of all slots, attending to what there is of a cache."""
     decoder, sampler = train.decoder, train.sampler
     weights = layer_weights(decoder) * decoder.num_layers + head_weights(decoder)
     weights += sizes.num_adapter_params(decoder)
     width = decoder.num_heads * decoder.head_dim
-    attention = 4 * sampler.length_max * width * decoder.num_layers
+    attention = 4 * pages.mean_tokens(train) * width * decoder.num_layers
     total = float(sampler.slots * (2 * weights + attention))
     return Flops(model=total, program=total, attention=float(sampler.slots * attention))
 

@@ -9,6 +9,7 @@ and a fit is not.
 import dataclasses
 from collections.abc import Callable
 
+from jigsaw_jax.planning import pages
 from jigsaw_jax.settings import Train, sizes
 
 # The share of HBM that a plan may fill; the rest is for fragmentation.
@@ -84,20 +85,18 @@ def sampler(train: Train, temporaries: int | float = 0) -> Held:
     Returns:
       Bytes on one chip; the scaled ones go with slots x length.
     """
-    chips = train.mesh.sampler_tensor
+    mesh = train.mesh
     width = 2 if train.decoder.dtype == "bfloat16" else 4
-    decoder = train.decoder
+    decoder, tensor = train.decoder, mesh.sampler_tensor
     adapters = sizes.num_adapter_params(decoder)
-    weights = (sizes.num_params(decoder) + adapters) * width / chips
+    weights = (sizes.num_params(decoder) + adapters) * width / tensor
     # With adapters the base stays, and only they arrive.
-    arriving = sizes.num_trained(decoder) * width / chips
-    heads = train.decoder.num_kv_heads
-    # Key-value heads that don't divide over the chips are on every one of them.
-    spread = chips if heads % chips == 0 else 1
+    arriving = sizes.num_trained(decoder) * width / tensor
+    tokens = sizes.cache_bytes(train) / sizes.token_bytes(train) / mesh.sampler_data
     return Held(
         fixed={"weights": weights, "next version's weights": arriving},
         scaled={
-            "KV cache": sizes.cache_bytes(train) / spread,
+            "KV cache": tokens * pages.token_bytes(train),
             "temporaries": temporaries,
         },
     )

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jigsaw_jax.planning import flops, memory, programs, roofline
+from jigsaw_jax.planning import flops, memory, pages, programs, roofline
 from jigsaw_jax.planning.chips import Slice, parse_slice
 from jigsaw_jax.settings import Train
 
@@ -31,7 +31,7 @@ def make(
     """
     on_sampler = parse_slice("--sampler_topology", sampler_topology)
     on_learner = parse_slice("--learner_topology", learner_topology)
-    _check_chips("sampler", train.mesh.sampler_tensor, on_sampler)
+    _check_chips("sampler", train.mesh.sampler_devices, on_sampler)
     _check_chips("learner", train.mesh.learner_devices, on_learner)
     _check_fits(train, on_sampler, on_learner)
     of_sampler = _compiled(
@@ -59,8 +59,11 @@ def describe_sampler(
         program=steps * one.program,
         attention=steps * one.attention,
     )
+    known = pages.kernels(train) if train.sampler.cache == "pages" else ()
     found = {
-        "generate": roofline.describe(compiled["generate"], call, on, open_trips=steps),
+        "generate": roofline.describe(
+            compiled["generate"], call, on, open_trips=steps, kernels=known
+        ),
         "prefill": roofline.describe(
             compiled["prefill"], flops.prefill(train, platform="tpu"), on
         ),
@@ -92,7 +95,9 @@ def _compiled(lowered: dict, on: Slice) -> dict[str, programs.Program]:
 
 def _check_chips(side: str, needed: int, on: Slice) -> None:
     if needed != on.num_chips:
-        axes = "sampler_tensor" if side == "sampler" else "data x fsdp x tensor"
+        axes = "data x fsdp x tensor"
+        if side == "sampler":
+            axes = "sampler_data x sampler_tensor"
         raise ValueError(
             f"--{side}_topology must have as many chips as Mesh.{axes} = {needed}, "
             f"got {on.name!r} with {on.num_chips}"

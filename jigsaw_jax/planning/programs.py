@@ -102,7 +102,8 @@ def lower_sampler(train: Train, devices: list[Any]) -> dict[str, Lowered]:
 
 def lower_learner(train: Train, devices: list[Any]) -> dict[str, Lowered]:
     """`gradient` of the largest micro-batch, and `step`."""
-    mesh = meshes.learner_mesh(_alone(train, sampler_tensor=1), devices)
+    alone = _alone(train, sampler_data=1, sampler_tensor=1)
+    mesh = meshes.learner_mesh(alone, devices)
     shapes = jax.eval_shape(functools.partial(model.init_params, train.decoder), 0)
     programs = Programs(train, mesh, shapes)
     rows, _ = sizes.row_shapes(train)[0]
@@ -153,8 +154,12 @@ def compile_program(name: str, lowered: Lowered, a_slice: Slice) -> Program:
 
 def unrolled(train: Train) -> Train:
     """The run without a loop: layers unrolled, the head at once; on one device."""
+    sampler = dataclasses.replace(
+        train.sampler, cache="slots", num_pages=0, kv_dtype=None
+    )
     return dataclasses.replace(
         train,
+        sampler=sampler,
         decoder=dataclasses.replace(train.decoder, scan_layers=False),
         learner=dataclasses.replace(train.learner, logprob_chunk=0),
         mesh=settings.Mesh(),

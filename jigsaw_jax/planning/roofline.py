@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from jigsaw_jax.planning import costs, flops, hlo, memory
+from jigsaw_jax.planning import costs, flops, hlo, memory, pages
 from jigsaw_jax.planning.chips import Slice
 from jigsaw_jax.planning.programs import Program
 from jigsaw_jax.settings import Train, sizes
@@ -17,7 +17,12 @@ KERNEL = 0.5
 
 
 def describe(
-    program: Program, counted: flops.Flops, a_slice: Slice, *, open_trips: int = 1
+    program: Program,
+    counted: flops.Flops,
+    a_slice: Slice,
+    *,
+    open_trips: int = 1,
+    kernels: tuple[costs.Kernel, ...] = (),
 ) -> dict[str, Any]:
     """One program's costs a run, as JSON values.
 
@@ -30,13 +35,18 @@ def describe(
       counted: its operations.
       a_slice: that it is for.
       open_trips: runs of a loop whose count isn't in the text.
+      kernels: Pallas kernels of known traffic.
 
     Returns:
       Names to numbers; bytes and cycles on one chip, operations over all.
     """
     chip = a_slice.chip
     walk = costs.Walk(
-        hlo.parse(program.text), chip, a_slice.num_chips, open_trips=open_trips
+        hlo.parse(program.text),
+        chip,
+        a_slice.num_chips,
+        open_trips=open_trips,
+        kernels=kernels,
     )
     cost = walk.cost()
     parts = {
@@ -47,7 +57,7 @@ def describe(
     bound = max(parts, key=lambda name: parts[name])
     floor = max(parts["compute"], parts["memory"])
     kernels_s = cost.kernels_s
-    if PALLAS in cost.unestimated:
+    if PALLAS in cost.unestimated and not kernels:
         kernels_s += counted.attention / a_slice.num_chips / chip.peak_flops / KERNEL
     return {
         "compile_s": round(program.compile_s, 1),
@@ -80,13 +90,12 @@ def sampler(train: Train, found: dict[str, dict[str, Any]], on: Slice) -> dict:
       on: its slice.
 
     Returns:
-      JSON values; `decode_ratio` is the time of a step over that of reading weights
-      and cache once.
+      JSON values; `decode_ratio` is the time of a step over that of reading once the
+      weights and what there is of the sequences, `decode_tokens_mean` of each.
     """
     call, steps = found["generate"], train.sampler.steps_per_call
     held = memory.sampler(train, call["temporaries_bytes"])
-    # A step has to read the weights and the cache, once.
-    needed = held.fixed["weights"] + held.scaled["KV cache"]
+    needed = held.fixed["weights"] + pages.step_bytes(train)
     step_s = call["time_s"] / steps
     decode_s = needed / on.chip.hbm_bytes_s
     busy = max(call["peak_bytes"], found["prefill"]["peak_bytes"])
@@ -99,6 +108,7 @@ def sampler(train: Train, found: dict[str, dict[str, Any]], on: Slice) -> dict:
         "decode_step_s": step_s,
         "decode_roofline_s": decode_s,
         "decode_ratio": step_s / decode_s,
+        "decode_tokens_mean": pages.mean_tokens(train),
         "prefill_s": found["prefill"]["time_s"],
         "tokens_per_s": slots / step_s,
         "slots_largest": rooms,

@@ -71,7 +71,7 @@ def _time(side: dict[str, Any]) -> str:
 def _share(side: dict[str, Any]) -> str:
     if "mfu" in side:
         return f"MFU {side['mfu']:.1%}, roofline {side['mfu_roofline']:.1%}"
-    return f"{side['decode_ratio']:.2f} x reading weights and cache once"
+    return f"{side['decode_ratio']:.2f} x reading weights and sequences once"
 
 
 def _hbm(side: dict[str, Any]) -> str:

@@ -15,21 +15,18 @@ slot, its neighbours, when it came in or how many steps one call has. The batch 
 is fixed because the rows of a matrix product change with it.
 """
 
-import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
 from jax.stages import Lowered
 
 from jigsaw_jax import mesh as meshes
-from jigsaw_jax import model
-from jigsaw_jax.sample import programs, state
-from jigsaw_jax.sample.programs import Limits
+from jigsaw_jax.sample import state
+from jigsaw_jax.sample.compiled import Compiled, limits_of
 from jigsaw_jax.sample.result_tokens import ResultTokens
 from jigsaw_jax.sample.state import (
     FREE,
@@ -69,55 +66,9 @@ class Engine:
             np.array(jax.devices()[:1]).reshape(1, 1, 1), meshes.AXES
         )
         self._pad_token = pad_token
-        self._limits = Limits(
-            num_slots=sampler.slots,
-            length=sampler.length_max,
-            num_steps=sampler.steps_per_call,
-            stop_tokens=tuple(token for token in stop_tokens if token >= 0),
-        )
+        self._limits = limits_of(decoder, sampler, self._mesh, stop_tokens)
+        self._programs = Compiled(decoder, self._limits, self._mesh)
         self._served = itertools.count()
-        self._compile()
-
-    def _compile(self) -> None:
-        """Wraps the programs; what they return lies as the decode state does."""
-        shapes = jax.eval_shape(self._empty_state)
-        of_state = self._state_sharding(shapes)
-        of_all = meshes.replicated(self._mesh)
-
-        def program(function: Callable, out: Any, *, donate: str | None) -> Any:
-            placed = meshes.on_mesh(self._mesh, function)
-            return jax.jit(placed, out_shardings=out, donate_argnames=donate)
-
-        bound = functools.partial
-        generate = bound(programs.generate, self.decoder, self._limits)
-        prefill = bound(programs.prefill, self.decoder, self._limits)
-        extend = bound(programs.extend, self.decoder)
-        self._of_slot = SlotSnapshot(cache=of_state.cache, slots=of_state.slots)
-        self._empty = program(self._empty_state, of_state, donate=None)
-        self._prefill = program(prefill, of_state.cache, donate=None)
-        self._insert = program(programs.insert, of_state, donate="state")
-        self._generate = program(generate, (of_state, of_all), donate="state")
-        self._extend = program(extend, of_state, donate="state")
-        self._extract = program(programs.extract, self._of_slot, donate=None)
-        self._restore = program(programs.insert_snapshot, of_state, donate="state")
-        self._release = program(programs.release, of_state, donate="state")
-
-    def _empty_state(self) -> DecodeState:
-        return state.empty(self.decoder, self._limits.num_slots, self._limits.length)
-
-    def _state_sharding(self, shapes: DecodeState) -> DecodeState:
-        """Key-value heads over "tensor" where they divide; all else on every device."""
-        heads = meshes.partition_spec(
-            self._mesh, ("kv_heads",), (self.decoder.num_kv_heads,)
-        )
-        head_dim = shapes.cache.slot_dim + 1
-        spec = PartitionSpec(*[None] * head_dim, *heads)
-        of_cache = NamedSharding(self._mesh, spec)
-        of_slots = meshes.replicated(self._mesh)
-        return DecodeState(
-            cache=jax.tree.map(lambda _: of_cache, shapes.cache),
-            slots=jax.tree.map(lambda _: of_slots, shapes.slots),
-        )
 
     # JetStream's Engine, version 0.2.2.
 
@@ -148,7 +99,7 @@ class Engine:
 
     def get_prefix_destination_sharding(self) -> Any:
         """How the cache of a prefix lies on the mesh."""
-        return self._state_sharding(jax.eval_shape(self._empty_state)).cache
+        return self._programs.of_prefix
 
     def load_params(self, params: Params) -> Params:
         """Weights placed and cast as the decode loop wants them; `params` stay valid.
@@ -156,33 +107,18 @@ class Engine:
         Matrices are cast to the compute type once, as every layer would on use; norms
         are used in float32 and keep their type. Subtrees can be loaded alone.
         """
-        placed = jax.device_put(params, self._params_sharding(params))
+        programs = self._programs
+        placed = jax.device_put(params, programs.params_sharding(params))
 
         def cast(leaf: jax.Array, dtype: Any) -> jax.Array:
             # A cast to the same type would still be a call for each leaf.
             return leaf if leaf.dtype == dtype else leaf.astype(dtype)
 
-        return jax.tree.map(cast, placed, self._dtypes(placed))
-
-    def _params_sharding(self, params: Params) -> Any:
-        return meshes.sharding_tree(self._mesh, self._axes(params), params)
-
-    def _axes(self, params: Params) -> Any:
-        axes = model.logical_axes(self.decoder)
-        return {name: axes[name] for name in params}
-
-    def _dtypes(self, params: Params) -> Any:
-        """Of each leaf as the decode loop reads it."""
-
-        def one(leaf: Any, names: tuple[str, ...]) -> Any:
-            is_norm = len(set(names) - {"layers"}) == 1
-            return leaf.dtype if is_norm else jnp.dtype(self.decoder.dtype)
-
-        return jax.tree.map(one, params, self._axes(params))
+        return jax.tree.map(cast, placed, programs.dtypes(placed))
 
     def init_decode_state(self) -> DecodeState:
         """A state whose slots are all free."""
-        return self._empty()
+        return state.with_pages(self._programs.empty(), self._programs.page_table())
 
     def prefill(
         self,
@@ -199,9 +135,10 @@ class Engine:
             )
         tokens = np.asarray(padded_tokens, np.int32)
         return Prefix(
-            cache=self._prefill(params, tokens),
+            cache=self._programs.prefill(params, tokens),
             last_token=int(tokens[true_length - 1]),
             position=true_length - 1,
+            name=object(),
         )
 
     def insert(
@@ -222,7 +159,7 @@ class Engine:
         self, params: Params, decode_state: DecodeState
     ) -> tuple[DecodeState, ResultTokens]:
         """One decode step."""
-        new_state, result = self._generate(params, decode_state, np.int32(1))
+        new_state, result = self._generate(params, decode_state, 1)
         columns = (result.tokens_TB[0], result.valid_TB[0], new_state.slots.sampled_B)
         data = jnp.stack([column.astype(jnp.int32) for column in columns], axis=1)
         return new_state, ResultTokens(data=data)
@@ -267,7 +204,8 @@ class Engine:
           The new state.
 
         Raises:
-          ValueError: a slot is out of range or named twice, or a cap is below 1.
+          ValueError: a slot is out of range or named twice, a cap is below 1, or there
+            are too few pages (`place` finds slots that have them).
         """
         slots = [request.slot for request in requests]
         num_slots = self._limits.num_slots
@@ -279,17 +217,65 @@ class Engine:
                     f"new_tokens_max must be at least 1, got {request.new_tokens_max!r}"
                 )
         numbers, entries = state.batch_requests(prefix, requests, num_slots)
-        return self._insert(
-            decode_state, prefix.cache, numbers, entries, np.int32(len(requests))
+        pages, where = decode_state.pages, numbers
+        if pages is not None:
+            rows = [
+                pages.take(
+                    request.slot,
+                    prefix.position + request.new_tokens_max,
+                    prefix=prefix.name,
+                    num_shared=prefix.position,
+                )
+                for request in requests
+            ]
+            where = np.stack(rows + rows[:1] * (num_slots - len(rows)))
+        new_state = self._programs.insert(
+            decode_state, prefix.cache, numbers, where, entries, np.int32(len(requests))
         )
+        return state.with_pages(new_state, pages)
+
+    def place(
+        self,
+        decode_state: DecodeState,
+        prefix: Prefix,
+        free: Sequence[int],
+        new_tokens_max: Sequence[int],
+    ) -> list[int]:
+        """Slots for requests of one prefix, as many as there is room for.
+
+        Args:
+          decode_state: unchanged.
+          prefix: of the prompt.
+          free: slots to choose from, released or forgotten.
+          new_tokens_max: cap of each request, in order.
+
+        Returns:
+          Slots of the first requests, for `insert_many`.
+        """
+        pages = decode_state.pages
+        if pages is None:
+            return list(free[: len(new_tokens_max)])
+        tokens = [prefix.position + cap for cap in new_tokens_max]
+        return pages.place(free, prefix.name, prefix.position, tokens)
 
     def generate_steps(
         self, params: Params, decode_state: DecodeState
     ) -> tuple[DecodeState, StepResult]:
         """`Sampler.steps_per_call` steps, fewer when no slot runs any more."""
-        steps = np.int32(self._limits.num_steps)
+        steps = self._limits.num_steps
         new_state, result = self._generate(params, decode_state, steps)
         return new_state, jax.device_get(result)
+
+    def _generate(
+        self, params: Params, decode_state: DecodeState, num_steps: int
+    ) -> tuple[DecodeState, StepResult]:
+        pages = decode_state.pages
+        # A copy: a program on the CPU may read the host's array where it lies.
+        tables = None if pages is None else pages.tables_BO.copy()
+        new_state, result = self._programs.generate(
+            params, decode_state, np.int32(num_steps), tables
+        )
+        return state.with_pages(new_state, pages), result
 
     def extend(
         self,
@@ -312,29 +298,64 @@ class Engine:
           The new state.
 
         Raises:
-          ValueError: no tokens, or more than the largest bucket.
+          ValueError: no tokens, or more than the largest bucket; or a slot whose pages
+            are forgotten, or too few free pages for the tokens and the slot's cap.
         """
         padded = self._to_bucket("observation", tokens)
-        num = np.int32(len(tokens))
-        return self._extend(params, decode_state, np.int32(slot), padded, num)
+        num, pages = len(tokens), decode_state.pages
+        where: Any = (np.int32(slot), np.int32(slot))
+        if pages is not None:
+            needed = state.tokens_of(decode_state.slots, slot) + num
+            written = pages.grow(slot, needed)
+            where = (pages.tables_BO[slot].copy(), written)
+        new_state = self._programs.extend(
+            params, decode_state, np.int32(slot), where, padded, np.int32(num)
+        )
+        return state.with_pages(new_state, pages)
 
     def extract(self, decode_state: DecodeState, slot: int) -> SlotSnapshot:
         """A copy of a slot, for a pause, the host's memory or another engine."""
-        return self._extract(decode_state, np.int32(slot))
+        pages = decode_state.pages
+        where = np.int32(slot) if pages is None else pages.tables_BO[slot].copy()
+        return self._programs.extract(decode_state, np.int32(slot), where)
 
     def insert_snapshot(
         self, decode_state: DecodeState, slot: int, snapshot: SlotSnapshot
     ) -> DecodeState:
-        """The slot goes on as the extracted one would have."""
+        """The slot goes on as the extracted one would have.
+
+        Args:
+          decode_state: donated.
+          slot: whatever it held is lost.
+          snapshot: of `extract`; its pages are the slot's own.
+
+        Returns:
+          The new state.
+
+        Raises:
+          ValueError: there are too few pages for the sequence up to its cap.
+        """
+        pages, where = decode_state.pages, np.int32(slot)
+        if pages is not None:
+            where = pages.take(slot, state.tokens_of(snapshot.slots, 0))
         # One from the host is placed first: as an argument it would compile anew.
-        placed = jax.device_put(snapshot, self._of_slot)
-        return self._restore(decode_state, np.int32(slot), placed)
+        placed = jax.device_put(snapshot, self._programs.of_slot)
+        new_state = self._programs.restore(decode_state, np.int32(slot), where, placed)
+        return state.with_pages(new_state, pages)
 
     def release(self, decode_state: DecodeState, *slots: int) -> DecodeState:
-        """Stops slots at once; what they held is lost at the next insert."""
+        """Stops slots at once; what they held is lost."""
         reasons = np.array(decode_state.slots.reasons_B)
         reasons[list(slots)] = FREE
-        return self._release(decode_state, reasons)
+        pages = decode_state.pages
+        self.forget(decode_state, *slots)
+        return state.with_pages(self._programs.release(decode_state, reasons), pages)
+
+    def forget(self, decode_state: DecodeState, *slots: int) -> None:
+        """Gives the pages of slots that have ended to others, without a device call."""
+        if decode_state.pages is not None:
+            for slot in slots:
+                decode_state.pages.give_back(slot)
 
     def warm_up(self, params: Params, *, multi_turn: bool = True) -> None:
         """Compiles all that a run calls; without `multi_turn`, no extend or extract."""
@@ -344,7 +365,8 @@ class Engine:
             self.prefill_prompt(params, [self._pad_token] * size) for size in buckets
         ]
         request = SlotRequest(slot=0, key_words=(0, 0), new_tokens_max=1)
-        running = self.insert_many(prefixes[0], running, [request])
+        for prefix in prefixes:
+            running = self.insert_many(prefix, running, [request])
         if multi_turn:
             for size in buckets:
                 running = self.extend(params, running, 0, [self._pad_token] * size)
@@ -354,36 +376,11 @@ class Engine:
 
     def lower(self) -> dict[str, Lowered]:
         """`generate_steps` and the longest prefill, lowered from shapes alone."""
-        shapes = jax.eval_shape(functools.partial(model.init_params, self.decoder), 0)
-        cast = jax.tree.map(
-            lambda x, dtype: jax.ShapeDtypeStruct(x.shape, dtype),
-            shapes,
-            self._dtypes(shapes),
-        )
-        params = meshes.abstract(cast, self._params_sharding(shapes))
-        running = jax.eval_shape(self._empty_state)
-        running = meshes.abstract(running, self._state_sharding(running))
-        of_all = meshes.replicated(self._mesh)
-        steps = meshes.abstract(np.int32(0), of_all)
-        tokens = np.zeros(self.max_prefill_length, np.int32)
-        return {
-            "generate": self._generate.lower(params, running, steps),
-            "prefill": self._prefill.lower(params, meshes.abstract(tokens, of_all)),
-        }
+        return self._programs.lower(self.max_prefill_length)
 
     def num_compilations(self) -> int:
         """Programs compiled so far, one for each shape they were called with."""
-        wrapped = (
-            self._empty,
-            self._prefill,
-            self._insert,
-            self._generate,
-            self._extend,
-            self._extract,
-            self._restore,
-            self._release,
-        )
-        return sum(program._cache_size() for program in wrapped)
+        return self._programs.count()
 
     def _to_bucket(self, name: str, tokens: Sequence[int]) -> np.ndarray:
         """Tokens padded to the smallest bucket that holds them."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from jigsaw_jax import mesh as meshes
 from jigsaw_jax.sample import jetstream_tokenizer
-from jigsaw_jax.sample.cache import Cache
+from jigsaw_jax.sample.cache import SlotCache
 from jigsaw_jax.sample.engine import Engine
 from jigsaw_jax.sample.jetstream_tokenizer import (
     NO_TOKEN,
@@ -150,7 +150,7 @@ class ServedPrefix(NamedTuple):
     position: its absolute position.
     """
 
-    cache: Cache | Any
+    cache: SlotCache | Any
     last_token: Any
     position: Any
 

@@ -11,7 +11,8 @@ change of weights, and every token carries the version that sampled it.
 
 import collections
 import dataclasses
-from collections.abc import Iterable
+import itertools
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -173,23 +174,31 @@ class SampleLoop:
         )
 
     def _admit(self) -> tuple[tuple[SampleId, int], ...]:
-        """Gives free slots to waiting requests, in order of submission."""
+        """Gives free slots to waiting requests, in order of submission.
+
+        Where there are too few pages, the rest of that prompt and all behind it wait.
+        """
         num = min(len(self._free), len(self._waiting))
-        keys = list(self._waiting)[:num]
-        by_prompt: dict[tuple[int, ...], list[tuple[int, SampleRequest]]] = {}
-        for key in keys:
-            request = self._waiting.pop(key)
-            entry = (self._free.pop(0), request)
-            by_prompt.setdefault(request.prompt_tokens, []).append(entry)
-        for prompt, entries in by_prompt.items():
-            self._insert(prompt, entries)
-        return tuple(keys)
+        by_prompt: dict[tuple[int, ...], list[tuple[SampleId, int]]] = {}
+        for key, request in itertools.islice(self._waiting.items(), num):
+            by_prompt.setdefault(request.prompt_tokens, []).append(key)
+        before = list(itertools.islice(self._waiting, num))
+        for prompt, keys in by_prompt.items():
+            if self._insert(prompt, keys) < len(keys):
+                break
+        return tuple(key for key in before if key not in self._waiting)
 
     def _insert(
-        self, prompt: tuple[int, ...], entries: Iterable[tuple[int, SampleRequest]]
-    ) -> None:
+        self, prompt: tuple[int, ...], keys: Sequence[tuple[SampleId, int]]
+    ) -> int:
+        """Starts the first of these requests, as many as there is room for."""
+        prefix = self._prefix(prompt)
+        caps = [self._waiting[key].new_tokens_max for key in keys]
+        slots = self._engine.place(self._state, prefix, self._free, caps)
         requests = []
-        for slot, request in entries:
+        for slot, key in zip(slots, keys, strict=False):
+            request = self._waiting.pop(key)
+            self._free.remove(slot)
             self._running[slot] = _Running(request, [])
             requests.append(
                 SlotRequest(
@@ -201,8 +210,9 @@ class SampleLoop:
                     new_tokens_max=request.new_tokens_max,
                 )
             )
-        prefix = self._prefix(prompt)
-        self._state = self._engine.insert_many(prefix, self._state, requests)
+        if requests:
+            self._state = self._engine.insert_many(prefix, self._state, requests)
+        return len(requests)
 
     def _prefix(self, prompt: tuple[int, ...]) -> Prefix:
         """The prompt's prefix under the current weights, the least used one evicted."""
@@ -215,7 +225,8 @@ class SampleLoop:
         return prefix
 
     def _give_back(self, slot: int) -> _Running:
-        """Takes a request out of its slot."""
+        """Takes a request out of its slot, which has ended or is released."""
+        self._engine.forget(self._state, slot)
         self._free.append(slot)
         self._free.sort()
         return self._running.pop(slot)

@@ -1,6 +1,7 @@
 """The engine's device programs, as pure functions of parameters and decode state."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 from jigsaw_jax import mesh as meshes
 from jigsaw_jax import model
 from jigsaw_jax.model import decode
+from jigsaw_jax.model.paged import Paging, SlotPages
 from jigsaw_jax.model.tiles import by_tile
 from jigsaw_jax.objective import logprob
 from jigsaw_jax.sample import cache, sampling
@@ -33,12 +35,16 @@ class Limits:
       length: positions of a slot, the longest trajectory.
       num_steps: decode steps of one call.
       stop_tokens: ids that end a completion.
+      kv_dtype: None, or "int8".
+      paging: of a cache of pages; None has slots.
     """
 
     num_slots: int
     length: int
     num_steps: int
     stop_tokens: tuple[int, ...]
+    kv_dtype: str | None = None
+    paging: Paging | None = None
 
 
 def prefill(
@@ -46,23 +52,30 @@ def prefill(
     limits: Limits,
     params: Params,
     tokens_T: Int[Array, " T"],
-) -> cache.Cache:
+) -> cache.SlotCache:
     """One slot's cache with the tokens of a prompt, padding included."""
-    layers = decode.prefill(decoder, params, tokens_T, limits.length)
-    return cache.padded(decoder, layers, limits.length)
+    layers = decode.prefill(
+        decoder, params, tokens_T, kv_dtype=limits.kv_dtype, length=limits.length
+    )
+    # Pages behind the prompt are zeroed as they are written.
+    length = limits.length if limits.paging is None else tokens_T.shape[0]
+    return cache.padded(decoder, layers, length)
 
 
 def insert(
     state: DecodeState,
-    prefix: cache.Cache,
+    prefix: cache.SlotCache,
     numbers_B: Int[Array, " B"],
+    where: Any,
     requests: Slots,
     num: Int[Array, ""],
 ) -> DecodeState:
-    """The prefix in each of the first `num` of the numbered slots."""
-    kept = jax.lax.fori_loop(
-        0, num, lambda i, c: c.write(numbers_B[i], prefix), state.cache
-    )
+    """The prefix in each of the first `num` of the numbered slots.
+
+    `where` says, for each of them, where the cache has it: slot or page numbers.
+    """
+    parts = state.cache.parts(prefix)
+    kept = jax.lax.fori_loop(0, num, lambda i, c: c.write(where[i], parts), state.cache)
     return DecodeState(cache=kept, slots=_put(state.slots, numbers_B, requests))
 
 
@@ -72,13 +85,19 @@ def generate(
     params: Params,
     state: DecodeState,
     num_steps: Int[Array, ""],
+    tables: Any,
 ) -> tuple[DecodeState, StepResult]:
-    """Up to `num_steps` decode steps; ends early when no slot runs."""
+    """Up to `num_steps` decode steps; ends early when no slot runs.
+
+    `tables` has each slot's page numbers, and is None for a cache of slots.
+    """
     steps = jnp.arange(limits.num_steps)
     # A slot that stops never runs again within a call, so while it runs its position
     # at step i is its first plus i, and all uniforms can be made at once.
     positions_TB = state.slots.positions_B[None] + 1 + steps[:, None]
     uniforms_TB = sampling.uniforms(state.slots.keys_BX, positions_TB)
+
+    to_logits = model.head(decoder, params)
 
     def is_going(carry: tuple) -> Array:
         step, state, _ = carry
@@ -87,12 +106,11 @@ def generate(
     def advance(carry: tuple) -> tuple:
         step, state, log = carry
         slots = state.slots
-        hidden_BD, layers = decode.decode_step(
-            decoder, params, slots.tokens_B, slots.positions_B, state.cache.layers
-        )
+        at = SlotPages(tables, slots.positions_B, slots.reasons_B == RUNNING)
+        hidden_BD, kept = state.cache.decode_step(params, slots.tokens_B, at)
         # Each device draws for its share of the slots, over the whole vocabulary: that
         # moves an eighth of eight devices' logits where gathering them moved all.
-        logits_BV = meshes.constrain(model.logits(decoder, params, hidden_BD), "slots")
+        logits_BV = meshes.constrain(to_logits(hidden_BD), "slots")
         drawn = sampling.draw(
             logits_BV,
             uniforms_TB[step],
@@ -104,7 +122,6 @@ def generate(
             drawn = _canonical(decoder, slots, logits_BV, drawn)
         row = (*drawn, slots.reasons_B == RUNNING)
         log = tuple(x.at[step].set(y) for x, y in zip(log, row, strict=True))
-        kept = dataclasses.replace(state.cache, layers=layers)
         slots = _advanced(limits, slots, drawn.tokens_B)
         return step + 1, DecodeState(cache=kept, slots=slots), log
 
@@ -121,9 +138,11 @@ def generate(
 
 def extend(
     decoder: Decoder,
+    limits: Limits,
     params: Params,
     state: DecodeState,
     slot: Int[Array, ""],
+    where: tuple[Array, Array],
     tokens_T: Int[Array, " T"],
     num_tokens: Int[Array, ""],
 ) -> DecodeState:
@@ -131,43 +150,41 @@ def extend(
 
     The token that the slot had still to feed goes first, and the last of the new ones
     takes its place. A slot without room for them and one more token ends by LENGTH.
+    `where` says where the cache has the slot, to read and to write.
     """
     one = _take(state.slots, slot)
-    length = _length(state.cache)
     fed_T = jnp.concatenate([one.tokens_B, tokens_T[:-1]])
-    layers = decode.extend(
-        decoder,
-        params,
-        fed_T,
-        one.positions_B[0],
-        state.cache.read(slot).layers,
-    )
+    position = one.positions_B[0]
+    old = state.cache.read(where[0])
+    if limits.paging is not None:
+        old = old.up_to(position)
+    layers = decode.extend(decoder, params, fed_T, position, old.layers)
     positions_B = one.positions_B + num_tokens
-    has_room = positions_B < length - 1
+    has_room = positions_B < limits.length - 1
     may_run = has_room & (one.sampled_B < one.caps_B)
     one = one._replace(
         tokens_B=jnp.where(has_room, tokens_T[num_tokens - 1], one.tokens_B),
         positions_B=jnp.where(has_room, positions_B, one.positions_B),
         reasons_B=jnp.where(may_run, RUNNING, LENGTH).astype(jnp.int32),
     )
-    written = dataclasses.replace(state.cache, layers=layers)
+    parts = state.cache.parts(dataclasses.replace(old, layers=layers))
     return DecodeState(
-        cache=state.cache.write(slot, written),
+        cache=state.cache.write(where[1], parts),
         slots=_put(state.slots, slot[None], one),
     )
 
 
-def extract(state: DecodeState, slot: Int[Array, ""]) -> SlotSnapshot:
-    """A copy of one slot."""
-    return SlotSnapshot(cache=state.cache.read(slot), slots=_take(state.slots, slot))
+def extract(state: DecodeState, slot: Int[Array, ""], where: Any) -> SlotSnapshot:
+    """A copy of one slot, which the cache has at `where`."""
+    return SlotSnapshot(cache=state.cache.read(where), slots=_take(state.slots, slot))
 
 
 def insert_snapshot(
-    state: DecodeState, slot: Int[Array, ""], snapshot: SlotSnapshot
+    state: DecodeState, slot: Int[Array, ""], where: Any, snapshot: SlotSnapshot
 ) -> DecodeState:
     """The state with a slot replaced by what was extracted from another."""
     return DecodeState(
-        cache=state.cache.write(slot, snapshot.cache),
+        cache=state.cache.write(where, state.cache.parts(snapshot.cache)),
         slots=_put(state.slots, slot[None], snapshot.slots),
     )
 
@@ -221,7 +238,3 @@ def _put(slots: Slots, numbers_B: Int[Array, " B"], entries: Slots) -> Slots:
     return jax.tree.map(
         lambda x, y: x.at[numbers_B].set(y, mode="drop"), slots, entries
     )
-
-
-def _length(kept: cache.Cache) -> int:
-    return jax.tree.leaves(kept)[0].shape[-1]

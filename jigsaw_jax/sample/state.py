@@ -2,15 +2,15 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jigsaw_jax.sample import cache
-from jigsaw_jax.settings import Decoder
+from jigsaw_jax.sample.cache import Cache, SlotCache
+from jigsaw_jax.sample.pages import PageTable
 from jigsaw_jax.types import Array, Bool, Float, Int, UInt32
 
 # Why a slot does not run, or that it does.
@@ -43,14 +43,25 @@ class Slots(NamedTuple):
 
 
 @functools.partial(
-    jax.tree_util.register_dataclass, data_fields=("cache", "slots"), meta_fields=()
+    jax.tree_util.register_dataclass,
+    data_fields=("cache", "slots"),
+    meta_fields=(),
+    drop_fields=("pages",),
 )
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecodeState:
-    """All that a decode step transforms; donated to every call that returns one."""
+    """All that a decode step transforms; donated to every call that returns one.
 
-    cache: cache.Cache
+    Attributes:
+      cache: keys and values.
+      slots: an entry a slot.
+      pages: whose the pages are, on the host; it goes from a state to the next, and
+        no device program sees it. None with a cache of slots.
+    """
+
+    cache: Cache
     slots: Slots
+    pages: PageTable | None = None
 
 
 @functools.partial(
@@ -60,7 +71,7 @@ class DecodeState:
 class SlotSnapshot:
     """One slot taken out whole: a copy on device that `device_get` may offload."""
 
-    cache: cache.Cache
+    cache: SlotCache
     slots: Slots
 
 
@@ -72,14 +83,16 @@ class Prefix:
     to, so every slot samples its own first token and N new tokens cost N steps.
 
     Attributes:
-      cache: one slot, of full length; nothing attends to what is behind the prompt.
+      cache: one slot; nothing attends to what is behind the prompt.
       last_token: the token to feed first.
       position: its absolute position.
+      name: of this very prefix; slots that take it share its pages. None shares none.
     """
 
-    cache: cache.Cache
+    cache: SlotCache
     last_token: int
     position: int
+    name: Hashable | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -125,7 +138,7 @@ class StepResult(NamedTuple):
         return self.reasons_B != RUNNING
 
 
-def empty(decoder: Decoder, num_slots: int, length: int) -> DecodeState:
+def empty(cache: Cache, num_slots: int) -> DecodeState:
     """A state whose slots are all free."""
 
     def full(value: int, dtype: type) -> Array:
@@ -142,7 +155,19 @@ def empty(decoder: Decoder, num_slots: int, length: int) -> DecodeState:
         top_ps_B=full(1, jnp.float32),
         keys_BX=jnp.zeros((num_slots, 2), jnp.uint32),
     )
-    return DecodeState(cache=cache.empty(decoder, num_slots, length), slots=slots)
+    return DecodeState(cache=cache, slots=slots)
+
+
+def with_pages(new_state: DecodeState, pages: PageTable | None) -> DecodeState:
+    """A program's state with the host's part, which no program sees."""
+    return dataclasses.replace(new_state, pages=pages)
+
+
+def tokens_of(slots: Slots, slot: int) -> int:
+    """Tokens that a slot may come to hold under its cap; waits for the device."""
+    columns = (slots.positions_B, slots.caps_B, slots.sampled_B)
+    position, cap, sampled = (int(np.asarray(column)[slot]) for column in columns)
+    return position + cap - sampled
 
 
 def batch_requests(

@@ -217,7 +217,9 @@ class Mesh:
       data: learner devices on the data axis.
       fsdp: learner devices on the fsdp axis.
       tensor: learner devices on the tensor axis.
-      sampler_tensor: sampler devices on its tensor axis.
+      sampler_data: replicas of the sampler's weights, each with its share of the slots
+        and their pages; above 1 with Sampler.cache = "pages" alone.
+      sampler_tensor: devices of each replica, on its tensor axis.
       shared: sampler and learner take turns on the same devices.
       sampler_topology: slice that `plan` compiles the sampler for, as "v5e:2x4".
       learner_topology: slice that `plan` compiles the learner for.
@@ -226,13 +228,14 @@ class Mesh:
     data: int = 1
     fsdp: int = 1
     tensor: int = 1
+    sampler_data: int = 1
     sampler_tensor: int = 1
     shared: bool = False
     sampler_topology: str | None = None
     learner_topology: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("data", "fsdp", "tensor", "sampler_tensor"):
+        for name in ("data", "fsdp", "tensor", "sampler_data", "sampler_tensor"):
             check.at_least(f"Mesh.{name}", getattr(self, name), 1)
 
     @property
@@ -241,11 +244,16 @@ class Mesh:
         return self.data * self.fsdp * self.tensor
 
     @property
+    def sampler_devices(self) -> int:
+        """How many devices the sampler's mesh has."""
+        return self.sampler_data * self.sampler_tensor
+
+    @property
     def num_devices(self) -> int:
         """How many devices learner and sampler need together."""
         if self.shared:
-            return max(self.learner_devices, self.sampler_tensor)
-        return self.learner_devices + self.sampler_tensor
+            return max(self.learner_devices, self.sampler_devices)
+        return self.learner_devices + self.sampler_devices
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -315,6 +323,7 @@ class Train:
                 self.data.prompt_tokens,
             )
         self._check_stop_tokens()
+        self._check_cache()
         if self.sampler.top_k or self.sampler.top_p < 1:
             raise ValueError(
                 "Sampler.top_k must be 0 and Sampler.top_p 1 in training (the learner "
@@ -345,13 +354,48 @@ class Train:
 
     def _check_canonical(self) -> None:
         """A device's share of a tile is another shape, so another rounding."""
-        for axis in ("data", "fsdp", "tensor", "sampler_tensor"):
+        for axis in ("data", "fsdp", "tensor", "sampler_tensor", "sampler_data"):
             if self.decoder.canonical_tile and getattr(self.mesh, axis) > 1:
                 raise ValueError(
                     "Decoder.canonical_tile must be 0 unless sampler and learner have "
                     f"one device each, got {self.decoder.canonical_tile!r} with "
                     f"Mesh.{axis} = {getattr(self.mesh, axis)!r}"
                 )
+        if self.decoder.canonical_tile and self.sampler.kv_dtype is not None:
+            raise ValueError(
+                "Sampler.kv_dtype must be None where Decoder.canonical_tile is not 0 "
+                "(the learner's keys and values are exact), got "
+                f"{self.sampler.kv_dtype!r}"
+            )
+
+    def _check_cache(self) -> None:
+        """Refuse replicas that pages can't be shared out to, and a biased int8."""
+        sampler, replicas = self.sampler, self.mesh.sampler_data
+        if replicas > 1:
+            if sampler.cache != "pages":
+                raise ValueError(
+                    "Sampler.cache must be 'pages' where Mesh.sampler_data is above 1, "
+                    f"got {sampler.cache!r}"
+                )
+            name = "Mesh.sampler_data"
+            check.divides(name, replicas, "Sampler.slots", sampler.slots)
+            check.divides(name, replicas, "Sampler.num_pages", sampler.num_pages)
+            if sampler.num_pages:
+                check.at_least(
+                    f"Sampler.num_pages / {name}",
+                    sampler.num_pages // replicas,
+                    sampler.pages_per_slot,
+                )
+        if (
+            sampler.kv_dtype is not None
+            and self.objective.old_policy == "recompute"
+            and self.objective.mismatch is None
+        ):
+            raise ValueError(
+                "Objective.mismatch must be 'truncate' or 'mask' where "
+                f"Sampler.kv_dtype is {sampler.kv_dtype!r} and Objective.old_policy is "
+                "'recompute' (the sampler's policy is then not the old one), got None"
+            )
 
     def _check_stop_tokens(self) -> None:
         """Refuse ids that can never be drawn."""

@@ -45,11 +45,22 @@ def num_trained(decoder: Decoder) -> int:
 
 
 def cache_bytes(train: Train) -> int:
-    """Keys and values of all slots at full length."""
+    """Keys and values of all slots at full length, or of all pages."""
+    sampler = train.sampler
+    tokens = sampler.slots * sampler.length_max
+    if sampler.cache == "pages":
+        tokens = sampler.pages_total * sampler.page_size
+    return tokens * token_bytes(train)
+
+
+def token_bytes(train: Train) -> int:
+    """Keys and values of one token in the sampler's cache, each head once."""
     decoder = train.decoder
-    token = 2 * decoder.num_layers * decoder.num_kv_heads * decoder.head_dim
-    tokens = train.sampler.slots * train.sampler.length_max
-    return tokens * token * _BYTES[decoder.dtype]
+    width = decoder.head_dim * _BYTES[decoder.dtype]
+    if train.sampler.kv_dtype == "int8":
+        # A byte each, and a float32 scale.
+        width = decoder.head_dim + 4
+    return 2 * decoder.num_layers * decoder.num_kv_heads * width
 
 
 def logits_bytes(train: Train) -> int:

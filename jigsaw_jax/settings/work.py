@@ -19,6 +19,12 @@ class Sampler:
       top_p: keep the smallest set of at least this mass; 1 keeps all.
       stop_tokens: ids that end a completion; empty takes the tokenizer's own, and
         (-1,) means none.
+      cache: "slots" (each has room for a longest trajectory) or "pages" (each has the
+        pages that its request may need, and a group shares its prompt's).
+      page_size: tokens of a page.
+      num_pages: of all slots together; 0 takes as many as all slots need at most.
+      kv_dtype: what keys and values are kept in: None is the decoder's compute type,
+        "int8" has a scale a token and head.
     """
 
     slots: int = 32
@@ -29,10 +35,20 @@ class Sampler:
     top_k: int = 0
     top_p: float = 1.0
     stop_tokens: tuple[int, ...] = ()
+    cache: str = "slots"
+    page_size: int = 64
+    num_pages: int = 0
+    kv_dtype: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("slots", "new_tokens_max", "steps_per_call"):
+        for name in ("slots", "new_tokens_max", "steps_per_call", "page_size"):
             check.at_least(f"Sampler.{name}", getattr(self, name), 1)
+        check.one_of("Sampler.cache", self.cache, ("slots", "pages"))
+        if self.kv_dtype not in (None, "int8"):
+            raise ValueError(
+                f"Sampler.kv_dtype must be None or 'int8', got {self.kv_dtype!r}"
+            )
+        self._check_pages()
         buckets = self.prompt_buckets
         if not buckets or list(buckets) != sorted(set(buckets)) or buckets[0] < 1:
             raise ValueError(
@@ -48,6 +64,28 @@ class Sampler:
     def length_max(self) -> int:
         """Tokens of the longest trajectory, prompt included."""
         return self.prompt_buckets[-1] + self.new_tokens_max
+
+    @property
+    def pages_per_slot(self) -> int:
+        """Pages of the longest trajectory."""
+        return -(-self.length_max // self.page_size)
+
+    @property
+    def pages_total(self) -> int:
+        """`num_pages`, or what it stands for."""
+        return self.num_pages or self.slots * self.pages_per_slot
+
+    def _check_pages(self) -> None:
+        if self.cache == "slots":
+            if self.num_pages:
+                raise ValueError(
+                    "Sampler.cache must be 'pages' where Sampler.num_pages is set, "
+                    f"got {self.cache!r}"
+                )
+            return
+        if self.num_pages:
+            # One longest trajectory has to fit, or it could never be sampled.
+            check.at_least("Sampler.num_pages", self.num_pages, self.pages_per_slot)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,13 @@ from tests.sample import tiny
 PROMPT = (5, 9, 33, 2, 17)
 
 
+@pytest.fixture(autouse=True, params=[{}, tiny.PAGES], ids=["slots", "pages"])
+def _cache(request, monkeypatch):
+    """Every test runs on a cache of slots and on one of pages."""
+    sampler = dataclasses.replace(tiny.SAMPLER, **request.param)
+    monkeypatch.setattr(tiny, "SAMPLER", sampler)
+
+
 def _insert(engine, params, state, prompt, **request):
     prefix = engine.prefill_prompt(params, prompt)
     request = {"key_words": (1, 2), "new_tokens_max": 12, **request}

@@ -13,6 +13,13 @@ from jigsaw_jax.sample.loop import SampleLoop, SampleRequest
 from tests.sample import tiny
 
 
+@pytest.fixture(autouse=True, params=[{}, tiny.PAGES], ids=["slots", "pages"])
+def _cache(request, monkeypatch):
+    """Every test runs on a cache of slots and on one of pages."""
+    sampler = dataclasses.replace(tiny.SAMPLER, **request.param)
+    monkeypatch.setattr(tiny, "SAMPLER", sampler)
+
+
 def _request(uid="p", sample=0, draw=0, attempt=0, prompt=(5, 9, 33), **settings):
     sample_id = SampleId(uid, draw, sample)
     return SampleRequest(

@@ -22,9 +22,16 @@ def params(seed=0):
     return model.init_params(DECODER, seed)
 
 
-@functools.cache
+# Two pages hold a longest prompt, five a longest trajectory.
+PAGES = {"cache": "pages", "page_size": 4}
+
+
 def engine(stop_tokens=(), **changes):
-    sampler = dataclasses.replace(SAMPLER, **changes)
+    return _engine(dataclasses.replace(SAMPLER, **changes), stop_tokens)
+
+
+@functools.cache
+def _engine(sampler, stop_tokens):
     return Engine(DECODER, sampler, None, stop_tokens=stop_tokens)
 
 

@@ -198,7 +198,7 @@ class PromptsOffered(Event):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SampleStarted(Event):
-    """The engine has put the sample in a slot."""
+    """The engine has taken the sample up, or again, at `now_s`."""
 
     id: SampleId
     attempt: int
@@ -266,6 +266,11 @@ class StopRequested(Event):
     """The user wants to stop: finish the update under way, checkpoint, end."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TimePassed(Event):
+    """Nothing happened; a shell that can lose messages sends it when all is quiet."""
+
+
 # Effects: what a scheduling machine asks of the shell, in order.
 
 
@@ -283,17 +288,35 @@ class RequestPrompts(Effect):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AdmitSample(Effect):
-    """Start this sample on `worker` under weights `version`."""
+    """Start this sample on `worker` under weights `version`.
+
+    is_resumed: whether it goes on from where `PauseSample` stopped this attempt.
+        Where that came too late nothing is to be done: the attempt has finished, and
+        its report counts. Where the tokens are lost, `SampleFailed` says so.
+    """
 
     id: SampleId
     attempt: int
     worker: str
     version: int
+    is_resumed: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CancelSample(Effect):
-    """Stop the attempt if it runs and free its slot; a late result is ignored."""
+    """Stop the attempt if it runs or is paused, and free what it holds.
+
+    A late result is ignored.
+    """
+
+    id: SampleId
+    attempt: int
+    worker: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PauseSample(Effect):
+    """Stop the attempt, free its slot and keep on the host what it has sampled."""
 
     id: SampleId
     attempt: int

@@ -175,17 +175,23 @@ class Event:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerJoined(Event):
-    """A sampler worker offers `slots` decode slots, all free."""
+    """A sampler worker offers `slots` decode slots, all free.
+
+    incarnation: grows each time the worker starts, from 1, so that word of an earlier
+        life that comes late or twice is told apart; 0 is a worker that does not count.
+    """
 
     worker: str
     slots: int
+    incarnation: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLost(Event):
-    """A sampler worker is gone with all that ran on it."""
+    """A sampler worker is gone with all that ran on it; see `WorkerJoined`."""
 
     worker: str
+    incarnation: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -141,12 +141,15 @@ class Sampling:
 
     def worker_joined(self, event: records.WorkerJoined) -> None:
         """Take its slots; one that joins twice restarted before its loss was seen."""
+        if not self._slots.is_news(event.worker, event.incarnation, of_start=True):
+            return
         self._lose(event.worker)
         self._slots.join(event.worker, event.slots)
 
     def worker_lost(self, event: records.WorkerLost) -> None:
         """Queue again what ran on it."""
-        self._lose(event.worker)
+        if self._slots.is_news(event.worker, event.incarnation, of_start=False):
+            self._lose(event.worker)
 
     def started(self, event: records.SampleStarted) -> None:
         """The sample decodes."""

@@ -224,3 +224,21 @@ def test_the_message_that_nothing_can_train_names_the_limit_not_what_came_at_onc
     # Eight groups are four rounds' worth, and all came in one call.
     assert finish.error is not None
     assert "in 3 rounds in a row" in finish.error
+
+
+def test_a_loss_that_is_heard_of_after_the_restart_takes_nothing_away():
+    shell = make(workers=())
+    joined = [
+        records.WorkerJoined(now_s=0.0, worker="a", slots=2, incarnation=life)
+        for life in (1, 2)
+    ]
+    lost = records.WorkerLost(now_s=0.0, worker="a", incarnation=1)
+    shell.slots["a"] = 2
+    shell.run_while(lambda: "offer" in shell.kinds())
+    shell.apply(joined[0])
+    assert len(shell.running) == 2
+    shell.running.clear()
+    shell.apply(joined[1])
+    assert len(shell.running) == 2
+    for late in (lost, *joined):
+        shell.ignores(late)

@@ -47,3 +47,30 @@ def test_a_worker_joins_once():
     slots.join("a", 1)
     with pytest.raises(LedgerError):
         slots.join("a", 1)
+
+
+def test_word_of_an_earlier_life_is_no_news_whatever_the_order():
+    slots = Slots()
+    assert slots.is_news("a", 1, of_start=True)
+    assert slots.is_news("a", 2, of_start=True)
+    assert not slots.is_news("a", 1, of_start=False)
+    assert not slots.is_news("a", 2, of_start=True)
+    assert slots.is_news("a", 2, of_start=False)
+    # The loss of a life was heard of before its start.
+    assert slots.is_news("a", 3, of_start=False)
+    assert not slots.is_news("a", 3, of_start=True)
+    # Who doesn't count is believed.
+    assert slots.is_news("a", 0, of_start=True)
+    assert slots.is_news("a", 0, of_start=False)
+
+
+def test_rooms_that_are_out_of_date_do_not_pile_up():
+    slots = Slots()
+    for name in "abc":
+        slots.join(name, 2)
+    for n in range(2000):
+        sample = SampleId(f"p{n}", 0, 0)
+        slots.occupy("abc"[n % 3], sample, 0)
+        slots.release(sample)
+    assert len(slots._roomy) < 200
+    assert slots.roomiest() == "a"

@@ -5,6 +5,9 @@ from collections.abc import Iterator
 
 from jigsaw_jax.records import SampleId
 
+# Outdated deadlines that are kept in any case.
+SPARE = 64
+
 
 class Deadlines:
     """One deadline a sample, the newest that was set.
@@ -27,6 +30,9 @@ class Deadlines:
         self._num_set += 1
         self._ends[sample] = self._num_set
         heapq.heappush(self._heap, (now_s + self._after_s, self._num_set, sample))
+        if len(self._heap) > 4 * len(self._ends) + SPARE:
+            self._heap = [e for e in self._heap if self._ends.get(e[2]) == e[1]]
+            heapq.heapify(self._heap)
 
     def clear(self, sample: SampleId) -> None:
         """The sample is back, or was called back."""

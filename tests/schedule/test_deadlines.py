@@ -28,3 +28,13 @@ def test_zero_waits_for_ever():
     deadlines = Deadlines(0.0)
     deadlines.set(FIRST, 0.0)
     assert list(deadlines.due(1e9)) == []
+
+
+def test_deadlines_that_do_not_count_do_not_pile_up():
+    deadlines = Deadlines(1e9)
+    deadlines.set(FIRST, 0.0)
+    for turn in range(2000):
+        deadlines.set(SECOND, float(turn))
+        deadlines.clear(SECOND)
+    assert len(deadlines._heap) < 200
+    assert list(deadlines.due(1e9)) == [FIRST]

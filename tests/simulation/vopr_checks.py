@@ -146,7 +146,7 @@ class Checks:
         ledger: Any = pipeline._ledger
         for group, entry in ledger._open.items():
             for index, failures in enumerate(entry.failures):
-                self._failures[SampleId(*group, index)] = failures
+                self._failures[SampleId(group.uid, group.draw, index)] = failures
         want = {g: "committed" for groups in self._trained for g in groups}
         require(pipeline.ended() == want | dict(self._dropped), "ledger", "resume")
 
@@ -570,12 +570,13 @@ class Checks:
         for group, entry in pipeline._ledger._open.items():
             for index, state in enumerate(entry.states):
                 counted[state.value] += 1
-                self._check_sample(SampleId(*group, index), state.value)
+                self._check_sample(SampleId(group.uid, group.draw, index), state.value)
         counts = pipeline.ledger_counts()
         for state in set(counts) - {"committed", "dropped"}:
             require(counts[state] == counted[state], "ledger", f"{state} is miscounted")
         ended = {g: "committed" for u in self._trained[: self._durable] for g in u}
         require(pipeline.ended() == ended | dict(self._dropped), "ledger", "ends")
+        self._check_queues(pipeline)
         waiting = pipeline._sampling._requests._waiting
         lined_up = [sample for line in waiting.values() for _, sample in line]
         require(len(set(lined_up)) == len(lined_up), "ledger", "a request waits twice")
@@ -589,6 +590,18 @@ class Checks:
         )
         again.restore(pipeline.snapshot())
         require(again.outstanding() == pipeline.outstanding(), "resume", "outstanding")
+
+    def _check_queues(self, pipeline: Any) -> None:
+        """What is kept of the past in the queues stays small."""
+        samples = self._open_max * self._settings.samples_per_group
+        sampling = pipeline._sampling
+        for queue in (
+            sampling._requests._ranked,
+            sampling._deadlines._heap,
+            sampling._slots._roomy,
+            pipeline._judging._in_order,
+        ):
+            require(len(queue) <= 4 * samples + 100, "bounds", f"{len(queue)} entries")
 
     def _check_sample(self, sample: SampleId, state: str) -> None:
         opened = self._of(sample)

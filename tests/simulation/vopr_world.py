@@ -501,8 +501,8 @@ class World:
         self._writes.append(effect.updates)
 
     def _written(self, message: tuple[str, int, int, int]) -> None:
-        *checkpoint, updates = message
-        self._checkpoints.append((*checkpoint,))
+        text, num_trained, num_dropped, updates = message
+        self._checkpoints.append((text, num_trained, num_dropped))
         self._surely(
             lambda now_s: records.CheckpointDurable(now_s=now_s, updates=updates)
         )

@@ -144,6 +144,7 @@ class LocalRuntime:
         if isinstance(first, EvaluationSampled):
             self._log_evaluation(first)
         elif isinstance(first, _ON_SAMPLES):
+            self._record.started(items)
             self._carry(self._crew.pipeline.apply(*items))
         else:
             self._apply(first)
@@ -187,6 +188,9 @@ class LocalRuntime:
 
     def _cancel_sample(self, effect: records.CancelSample) -> None:
         self._crew.sampler.thread.do(self._crew.sampler.cancel, effect)
+
+    def _pause_sample(self, effect: records.PauseSample) -> None:
+        self._crew.sampler.thread.do(self._crew.sampler.pause, effect)
 
     def _score_sample(self, effect: records.ScoreSample) -> None:
         sample = self._payloads.sample(effect.id, effect.attempt)
@@ -385,6 +389,7 @@ _CARRIERS: dict[type[Effect], Callable[[LocalRuntime, Any], None]] = {
     records.RequestPrompts: LocalRuntime._request_prompts,
     records.AdmitSample: LocalRuntime._admit_sample,
     records.CancelSample: LocalRuntime._cancel_sample,
+    records.PauseSample: LocalRuntime._pause_sample,
     records.ScoreSample: LocalRuntime._score_sample,
     records.AccumulateGroups: LocalRuntime._accumulate_groups,
     records.StepUpdate: LocalRuntime._step_update,

@@ -258,6 +258,24 @@ class Engine:
         tokens = [prefix.position + cap for cap in new_tokens_max]
         return pages.place(free, prefix.name, prefix.position, tokens)
 
+    def place_snapshot(
+        self, decode_state: DecodeState, snapshot: SlotSnapshot, free: Sequence[int]
+    ) -> int | None:
+        """The slot of `free` for `insert_snapshot`; None where there are too few pages.
+
+        Args:
+          decode_state: unchanged.
+          snapshot: of `extract`.
+          free: slots to choose from, at least one, released or forgotten.
+
+        Returns:
+          The slot, or None.
+        """
+        if decode_state.pages is None:
+            return free[0]
+        tokens = state.tokens_of(snapshot.slots, 0)
+        return next(iter(decode_state.pages.place(free, None, 0, [tokens])), None)
+
     def generate_steps(
         self, params: Params, decode_state: DecodeState
     ) -> tuple[DecodeState, StepResult]:

@@ -2,7 +2,7 @@
 
     submit ──> waiting (FIFO) ──step: admit──> slot ──step: decode──> Sample
 
-A slot belongs to its request from the admission until the sample is reported or
+A slot belongs to its request from the admission until the sample is reported, paused or
 cancelled, and is refilled at the next step. Requests of one prompt that are admitted
 together share one prefill and one insert; later ones find the prefix in a small cache,
 which a change of weights empties. Running slots keep their keys and values over a
@@ -14,11 +14,18 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 
+import jax
 import numpy as np
 
 from jigsaw_jax.records import FinishReason, Sample, SampleId, Segment
 from jigsaw_jax.sample.engine import Engine
-from jigsaw_jax.sample.state import STOP, Prefix, SlotRequest, StepResult
+from jigsaw_jax.sample.state import (
+    STOP,
+    Prefix,
+    SlotRequest,
+    SlotSnapshot,
+    StepResult,
+)
 from jigsaw_jax.types import Params
 
 # Prefixes kept for requests of a group that found no free slot with their siblings.
@@ -69,10 +76,15 @@ class LoopReport:
 
 @dataclasses.dataclass(slots=True)
 class _Running:
-    """A request in a slot, and the device calls it took part in."""
+    """A request in a slot, and the device calls it took part in.
+
+    calls: version, tokens sampled, slot, and what all slots sampled.
+    snapshot: of the slot, while the request is paused.
+    """
 
     request: SampleRequest
-    calls: list[tuple[int, int, StepResult]]
+    calls: list[tuple[int, int, int, StepResult]]
+    snapshot: SlotSnapshot | None = None
 
 
 class SampleLoop:
@@ -96,6 +108,7 @@ class SampleLoop:
         self._free = list(range(engine.max_concurrent_decodes))
         self._waiting: dict[tuple[SampleId, int], SampleRequest] = {}
         self._running: dict[int, _Running] = {}
+        self._paused: dict[tuple[SampleId, int], _Running] = {}
         self._prefixes: collections.OrderedDict[tuple[int, ...], Prefix]
         self._prefixes = collections.OrderedDict()
 
@@ -136,13 +149,36 @@ class SampleLoop:
         self._waiting[key] = request
 
     def cancel(self, sample_id: SampleId, attempt: int) -> None:
-        """Forgets an attempt, whether it waits, runs or is unknown; frees its slot."""
+        """Forgets an attempt, whether known or not; frees its slot if it has one."""
         key = (sample_id, attempt)
         self._waiting.pop(key, None)
+        self._paused.pop(key, None)
         slot = self._slot_of(key)
         if slot is not None:
             self._state = self._engine.release(self._state, slot)
             self._give_back(slot)
+
+    def pause(self, sample_id: SampleId, attempt: int) -> None:
+        """Frees the slot of an attempt and keeps what it has sampled on the host.
+
+        Its keys and values are kept too, as those of slots that run over a change of
+        weights are. One that has ended, or is unknown, is no matter.
+        """
+        key = (sample_id, attempt)
+        slot = self._slot_of(key)
+        if slot is not None:
+            snapshot = jax.device_get(self._engine.extract(self._state, slot))
+            self._state = self._engine.release(self._state, slot)
+            self._paused[key] = self._give_back(slot)
+            self._paused[key].snapshot = snapshot
+        elif key in self._waiting:
+            self._paused[key] = _Running(self._waiting.pop(key), [])
+
+    def resume(self, sample_id: SampleId, attempt: int) -> None:
+        """Queues a paused attempt behind those that wait; another is no matter."""
+        key = (sample_id, attempt)
+        if key in self._paused:
+            self._waiting[key] = self._paused[key].request
 
     def set_params(self, params: Params, version: int) -> None:
         """Decodes with these weights from the next step on."""
@@ -159,11 +195,11 @@ class SampleLoop:
         self._state, result = self._engine.generate_steps(self.params, self._state)
         counts = result.valid_TB.sum(axis=0).tolist()
         for slot, running in self._running.items():
-            running.calls.append((self.version, counts[slot], result))
+            running.calls.append((self.version, counts[slot], slot, result))
         is_done_B = result.done
         ended = [slot for slot in sorted(self._running) if is_done_B[slot]]
         finished = tuple(
-            _to_sample(self._give_back(slot), slot, int(result.reasons_B[slot]))
+            _to_sample(self._give_back(slot), int(result.reasons_B[slot]))
             for slot in ended
         )
         return LoopReport(
@@ -179,14 +215,32 @@ class SampleLoop:
         Where there are too few pages, the rest of that prompt and all behind it wait.
         """
         num = min(len(self._free), len(self._waiting))
-        by_prompt: dict[tuple[int, ...], list[tuple[SampleId, int]]] = {}
-        for key, request in itertools.islice(self._waiting.items(), num):
-            by_prompt.setdefault(request.prompt_tokens, []).append(key)
         before = list(itertools.islice(self._waiting, num))
+        by_prompt: dict[tuple[int, ...], list[tuple[SampleId, int]]] = {}
+        for key in before:
+            paused = self._paused.get(key)
+            if paused is None or paused.snapshot is None:
+                by_prompt.setdefault(self._waiting[key].prompt_tokens, []).append(key)
+            elif not self._go_on(key, paused, paused.snapshot):
+                break
         for prompt, keys in by_prompt.items():
             if self._insert(prompt, keys) < len(keys):
                 break
         return tuple(key for key in before if key not in self._waiting)
+
+    def _go_on(
+        self, key: tuple[SampleId, int], paused: _Running, snapshot: SlotSnapshot
+    ) -> bool:
+        """Puts a paused request back in a slot, if there is room for it."""
+        slot = self._engine.place_snapshot(self._state, snapshot, self._free)
+        if slot is None:
+            return False
+        del self._waiting[key], self._paused[key]
+        self._free.remove(slot)
+        paused.snapshot = None
+        self._state = self._engine.insert_snapshot(self._state, slot, snapshot)
+        self._running[slot] = paused
+        return True
 
     def _insert(
         self, prompt: tuple[int, ...], keys: Sequence[tuple[SampleId, int]]
@@ -198,6 +252,7 @@ class SampleLoop:
         requests = []
         for slot, key in zip(slots, keys, strict=False):
             request = self._waiting.pop(key)
+            self._paused.pop(key, None)
             self._free.remove(slot)
             self._running[slot] = _Running(request, [])
             requests.append(
@@ -238,18 +293,18 @@ class SampleLoop:
         return None
 
 
-def _to_sample(running: _Running, slot: int, reason: int) -> Sample:
+def _to_sample(running: _Running, reason: int) -> Sample:
     """The host record of a completion."""
-    calls = [(version, n, result) for version, n, result in running.calls if n]
+    calls = [call for call in running.calls if call[1]]
 
     def column(name: str) -> tuple:
-        parts = [getattr(result, name)[:n, slot] for _, n, result in calls]
+        parts = [getattr(result, name)[:n, slot] for _, n, slot, result in calls]
         return tuple(np.concatenate(parts).tolist())
 
     segment = Segment(
         tokens=column("tokens_TB"),
         logprobs=column("logprobs_TB"),
-        versions=tuple(version for version, n, _ in calls for _ in range(n)),
+        versions=tuple(version for version, n, *_ in calls for _ in range(n)),
     )
     return Sample(
         id=running.request.id,

@@ -1,7 +1,10 @@
 import pytest
 
 from jigsaw_jax.records import SampleId
-from jigsaw_jax.schedule.admission import Requests, admission
+from jigsaw_jax.schedule.admission import admission
+from jigsaw_jax.schedule.gap import Gap
+from jigsaw_jax.schedule.lengths import Lengths
+from jigsaw_jax.schedule.requests import Requests
 from jigsaw_jax.settings import Pipeline
 
 
@@ -13,7 +16,8 @@ def requests_of(*orders, samples=2):
 
 
 def rule(name, width=1):
-    return admission(Pipeline(admission=name, frontier_groups=width))
+    settings = Pipeline(admission=name, frontier_groups=width)
+    return admission(settings, Gap(width_min=width, width_max=8))
 
 
 def drain(choice, requests):
@@ -77,3 +81,97 @@ def test_a_removed_group_has_no_requests():
     requests.remove(1)
     assert rule("fifo").choose(requests) is None
     assert requests.frontier(3) == []
+
+
+def test_an_adaptive_frontier_is_strict_and_as_wide_as_the_gap_says():
+    gap = Gap(width_min=1, width_max=8)
+    settings = Pipeline(admission="frontier_adaptive", frontier_groups=1)
+    choice = admission(settings, gap)
+    requests = requests_of(5, 2, 7, 9)
+    assert drain(choice, requests) == [(2, 0), (2, 1)]
+    gap.restore({"margin": 1.0, "sample_s": 6.0, "train_s": 2.0, "step_s": 0.0})
+    assert gap.width == 3
+    assert drain(choice, requests) == [(5, 0), (5, 1), (7, 0), (7, 1)]
+    # Three are unserved beside it, so that a frontier of four has all.
+    gap.restore({"margin": 2.0, "sample_s": 4.0, "train_s": 2.0, "step_s": 0.0})
+    assert drain(choice, requests) == [(9, 0), (9, 1)]
+
+
+def test_ranks_that_are_out_of_date_do_not_pile_up():
+    requests = Requests()
+    for order in range(2000):
+        requests.add(order, [SampleId(f"p{order}", 0, i) for i in range(2)])
+        requests.pop(order)
+        requests.pop(order)
+        requests.remove(order)
+    assert requests.first() is None
+    assert len(requests._ranked) < 200
+
+
+def test_an_adaptive_frontier_is_refused_where_nothing_trains_meanwhile():
+    with pytest.raises(ValueError, match="'sync'"):
+        Pipeline(admission="frontier_adaptive", mode="sync")
+
+
+def longest_first(known, *orders, samples=2):
+    lengths = Lengths()
+    for order, length in known.items():
+        lengths.add(f"p{order}", length)
+    requests = Requests(lengths)
+    for order in orders:
+        requests.add(order, [SampleId(f"p{order}", 0, i) for i in range(samples)])
+    return requests, lengths
+
+
+def test_longest_first_probes_then_takes_the_unknown_then_the_longest():
+    requests, _ = longest_first({1: 10, 2: 90, 3: 50}, 1, 2, 7, 3, 8)
+    assert drain(rule("fifo"), requests) == [
+        *[(7, 0), (8, 0)],
+        *[(7, 1), (8, 1)],
+        *[(2, 0), (2, 1), (3, 0), (3, 1), (1, 0), (1, 1)],
+    ]
+
+
+def test_a_finished_sibling_changes_when_a_request_enters():
+    requests, lengths = longest_first({1: 10, 2: 20}, 1, 2, 3)
+    assert rule("fifo").choose(requests) == 3
+    requests.pop(3)
+    lengths.add("p3", 15)
+    requests.rank(3)
+    assert drain(rule("fifo"), requests) == [(2, 0), (2, 1), (3, 1), (1, 0), (1, 1)]
+
+
+def test_another_epoch_of_a_prompt_is_found_although_its_rank_is_out_of_date():
+    lengths = Lengths()
+    requests = Requests(lengths)
+    requests.add(1, [SampleId("main/7/0", 0, 0)])
+    requests.add(2, [SampleId("main/7/1", 0, 0)])
+    lengths.add("main/7/0", 5)
+    requests.rank(1)
+    taken = []
+    while (order := requests.first()) is not None:
+        taken.append(requests.pop(order).uid)
+    assert sorted(taken) == ["main/7/0", "main/7/1"]
+
+
+def test_the_longest_of_a_frontier_goes_before_a_longer_one_outside():
+    requests, _ = longest_first({1: 10, 2: 20, 3: 90}, 3, 2, 1, samples=1)
+    choice = rule("frontier_priority", width=2)
+    assert drain(choice, requests) == [(2, 0), (1, 0), (3, 0)]
+
+
+def test_what_is_put_back_goes_before_all_that_waits_in_its_order():
+    requests = requests_of(1, 2)
+    first, second = requests.pop(1), requests.pop(1)
+    requests.put_back(1, second)
+    requests.put_back(1, first)
+    assert drain(rule("fifo"), requests) == [(1, 0), (1, 1), (2, 0), (2, 1)]
+
+
+def test_what_is_withdrawn_enters_no_more():
+    requests = requests_of(1, 2)
+    requests.withdraw(1, SampleId("p1", 0, 0))
+    requests.withdraw(2, SampleId("p2", 0, 1))
+    requests.withdraw(2, SampleId("p2", 0, 0))
+    assert drain(rule("fifo"), requests) == [(1, 1)]
+    assert requests.frontier(9) == [1, 2]

@@ -1,0 +1,51 @@
+"""All costs of a run, from constants, a plan, a recorded run, or arithmetic."""
+
+import dataclasses
+
+from jigsaw_jax.settings import Train
+from jigsaw_jax.simulation import analytic, fleet, recorded
+from jigsaw_jax.simulation.cost import Training, constant_decode, constant_training
+from jigsaw_jax.simulation.fleet import Member
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """What a simulated run is made of.
+
+    Attributes:
+      members: sampler workers.
+      training: the learner's work.
+    """
+
+    members: list[Member]
+    training: Training
+
+
+def prices(train: Train, seed: int = 0) -> Prices:
+    """The costs that `Costs.source` names.
+
+    Args:
+      train: the run.
+      seed: of the stragglers.
+
+    Returns:
+      Workers and the learner's work.
+
+    Raises:
+      CostError: a file that is named can't be read, or lacks what is needed.
+    """
+    source = train.simulation.costs.source
+    if source == "analytic" or source == "plan":
+        model = analytic.model_of(train)
+        return Prices(
+            members=fleet.members(train, seed, model.decode),
+            training=model.training(),
+        )
+    if source == "run":
+        decode, training = recorded.costs(train)
+    else:
+        decode, training = constant_decode(train), constant_training(train)
+    return Prices(
+        members=fleet.members(train, seed, lambda slots, tensor: decode),
+        training=training,
+    )

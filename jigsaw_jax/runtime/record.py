@@ -191,6 +191,7 @@ class Record:
             **standing,
             "time_s": process_age_s(),
             "reward/timeouts": timeouts,
+            "frontier/groups": pipeline.frontier_groups,
             **{f"ledger/{k}": v for k, v in pipeline.ledger_counts().items()},
             **learner.metrics.pop(event.update),
         }

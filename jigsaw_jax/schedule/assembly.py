@@ -43,10 +43,20 @@ class Assembly:
             update=self.updates_done,
         )
 
-    def accumulated(self, event: GroupsAccumulated) -> None:
-        """The learner is idle again; a report of another hand-off changes nothing."""
-        if event.update == self.updates_done and event.groups == self._handed:
-            self._handed = ()
+    def accumulated(self, event: GroupsAccumulated) -> bool:
+        """The learner is idle again.
+
+        Args:
+          event: the learner's report.
+
+        Returns:
+          False where it is one of another hand-off, which changes nothing.
+        """
+        is_of_now = event.update == self.updates_done and event.groups == self._handed
+        if not self._handed or not is_of_now:
+            return False
+        self._handed = ()
+        return True
 
     def step(self) -> StepUpdate:
         """Close the update, which has at least one group."""

@@ -14,9 +14,10 @@ from typing import Any
 
 from jigsaw_jax import records
 from jigsaw_jax.records import Effect, Event, GroupId
-from jigsaw_jax.schedule import groups as group_rules
 from jigsaw_jax.schedule.assembly import Assembly, fifo_prefix
+from jigsaw_jax.schedule.gap import Gap
 from jigsaw_jax.schedule.groups import OpenGroup
+from jigsaw_jax.schedule.judging import Judging
 from jigsaw_jax.schedule.ledger import Ledger, State
 from jigsaw_jax.schedule.pacing import Pacing
 from jigsaw_jax.schedule.rounds import Rounds
@@ -54,14 +55,23 @@ class Pipeline:
         self._assembly = Assembly()
         rules = Pacing if settings.mode == "async" else Rounds
         self._rounds: Rounds | Pacing = rules(settings, updates=updates)
+        self._gap = _gap(settings)
         self._effects: list[Effect] = []
         self._sampling = Sampling(
             settings,
             self._ledger,
+            gap=self._gap,
             accepts=self._rounds.accepts,
             emit=lambda effect: self._effects.append(effect),
         )
         self._now = Standing(self._source, self._sampling.groups, self._assembly)
+        self._judging = Judging(
+            settings,
+            self._now,
+            ledger=self._ledger,
+            sampling=self._sampling,
+            updates=updates,
+        )
         self._written = self._durable = -1
         self._is_started = self._is_stopping = self._is_ending = False
         self._error: str | None = None
@@ -75,7 +85,7 @@ class Pipeline:
             records.SampleFinished: self._sampling.finished,
             records.SampleFailed: self._sampling.failed,
             records.SampleScored: self._sampling.scored,
-            records.GroupsAccumulated: self._assembly.accumulated,
+            records.GroupsAccumulated: self._groups_accumulated,
             records.UpdateStepped: self._update_stepped,
             records.VersionPublished: lambda e: self._rounds.published(e.version),
             records.CheckpointDurable: self._checkpoint_durable,
@@ -84,8 +94,8 @@ class Pipeline:
 
     def start(self, now_s: float = 0.0) -> list[Effect]:
         """Begin, or go on after `restore`; the first effects."""
-        del now_s
         assert not self._is_started
+        self._gap.see(now_s)
         self._is_started = True
         return self._advance()
 
@@ -106,6 +116,7 @@ class Pipeline:
           ValueError: an event with a value that it must not have.
         """
         for event in events:
+            self._gap.see(event.now_s)
             self._handlers[type(event)](event)
         return self._advance()
 
@@ -120,6 +131,13 @@ class Pipeline:
     def version_updates(self) -> int:
         """Updates that the weights of `version` hold."""
         return self._rounds.version_updates
+
+    @property
+    def frontier_groups(self) -> int:
+        """F as it is now; fixed unless admission is "frontier_adaptive"."""
+        if self._settings.admission == "frontier_adaptive":
+            return self._gap.width
+        return self._settings.frontier_groups
 
     @property
     def round(self) -> int:
@@ -181,6 +199,7 @@ class Pipeline:
             "rounds": self._rounds.snapshot(),
             "groups": sorted([g.order, g.id.uid, g.id.draw] for g in under_way),
             "barren": self._now.barren,
+            "gap": self._gap.snapshot(),
         }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
@@ -208,18 +227,25 @@ class Pipeline:
         self._assembly.updates_done = updates_done
         limit = self._settings.empty_rounds_max * self._settings.groups_per_update
         self._now.barren = snapshot["barren"] % limit
+        if "gap" in snapshot:
+            self._gap.restore(snapshot["gap"])
         self._written = self._durable = updates_done
         still_open = set(self._ledger.open_groups())
         for order, uid, draw in snapshot["groups"]:
             if GroupId(uid, draw) in still_open:
-                self._sampling.add(OpenGroup(id=GroupId(uid, draw), order=order))
+                self._add(OpenGroup(id=GroupId(uid, draw), order=order))
 
     # What each event changes.
+
+    def _groups_accumulated(self, event: records.GroupsAccumulated) -> None:
+        if self._assembly.accumulated(event):
+            self._gap.accumulated(len(event.groups))
 
     def _update_stepped(self, event: records.UpdateStepped) -> None:
         update = self.updates_done
         trained = self._assembly.stepped(event)
         if trained:
+            self._gap.stepped(len(trained))
             ages = [self._rounds.staleness(update, g.version_min) for g in trained]
             self.staleness = sum(ages) / len(ages), max(ages)
 
@@ -237,7 +263,7 @@ class Pipeline:
     def _advance(self) -> list[Effect]:
         if self._is_at_work():
             self._write_when_due()
-            self._judge()
+            self._judging.judge()
             self._feed()
         if self._is_at_work():
             self._open()
@@ -300,44 +326,6 @@ class Pipeline:
             records.WriteCheckpoint(updates=self._written, is_final=is_final)
         )
 
-    def _judge(self) -> None:
-        while self._sampling.complete:
-            order = self._sampling.complete[0]
-            if self._settings.reduction == "ordered":
-                order = min(
-                    o for o, g in self._sampling.groups.items() if not g.is_judged
-                )
-                if order not in self._sampling.complete or self._is_enough():
-                    return
-            self._pass_or_drop(self._sampling.groups[order])
-
-    def _is_enough(self) -> bool:
-        """Whether the run can train no more than has been judged.
-
-        In order, verdicts past the run's last group would depend on timing. A barrier
-        has no such end: it opens when all are judged.
-        """
-        left = (self._updates - self.updates_done) * self._settings.groups_per_update
-        num_judged = len(self._now.pending) + len(self._assembly.groups)
-        return self._settings.mode != "sync" and num_judged >= left
-
-    def _pass_or_drop(self, group: OpenGroup) -> None:
-        reason = group_rules.verdict(group.values.values(), self._settings.filter)
-        if reason is None:
-            group.is_judged = True
-            self._sampling.complete.remove(group.order)
-            self._ledger.ready(group.id)
-            self._now.pending.append(group)
-            return
-        self._sampling.drop(group.order, reason)
-        uid, draw = group.id
-        if reason == "zero_variance" and draw < self._settings.redraws_max:
-            again = OpenGroup(id=GroupId(uid, draw + 1), order=group.order)
-            self._ledger.open(again.id)
-            self._sampling.add(again)
-        else:
-            self._now.barren += 1
-
     def _feed(self) -> None:
         """Give the idle learner its next command, and publish between updates."""
         if self._assembly.is_busy:
@@ -346,11 +334,14 @@ class Pipeline:
         size = self._settings.groups_per_update
         if now.filled and (now.filled == size or self._rounds.is_tail(now)):
             self._effects.append(self._assembly.step())
+            self._gap.step_began()
             return
         if not now.filled:
             version = self._rounds.close(now)
             if version is not None:
                 self._effects.append(records.PublishVersion(version=version))
+                if self._settings.mode != "async":
+                    self._gap.round_over()
         is_ordered = self._settings.reduction == "ordered"
         taken = fifo_prefix(
             self._rounds.takeable(now),
@@ -364,6 +355,7 @@ class Pipeline:
         if taken:
             self._now.barren = 0
             self._effects.append(self._assembly.hand(taken))
+            self._gap.handed(num_left=len(now.pending))
 
     def _open(self) -> None:
         num = self._rounds.openings(self._now)
@@ -373,11 +365,26 @@ class Pipeline:
         for uid, position in opening:
             group = OpenGroup(id=GroupId(uid, 0), order=position)
             self._ledger.open(group.id)
-            self._sampling.add(group)
+            self._add(group)
         if opening:
             self._rounds.opened()
+
+    def _add(self, group: OpenGroup) -> None:
+        self._sampling.add(group)
+        self._judging.opened(group.order)
 
     def _request(self) -> None:
         request = self._source.top_up(self._rounds.wanted(self._now))
         if request is not None:
             self._effects.append(request)
+
+
+def _gap(settings: Settings) -> Gap:
+    """A frontier never has more groups than may be open."""
+    per_update = settings.groups_per_update
+    is_async = settings.mode == "async"
+    paced = (settings.staleness_max + 1) * per_update
+    return Gap(
+        width_min=settings.frontier_groups,
+        width_max=paced if is_async else settings.groups_per_round,
+    )

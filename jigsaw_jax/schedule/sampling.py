@@ -4,9 +4,11 @@ from collections.abc import Callable
 
 from jigsaw_jax import records
 from jigsaw_jax.records import Effect, GroupId, SampleId
-from jigsaw_jax.schedule.admission import Requests, admission
+from jigsaw_jax.schedule.admission import admission
+from jigsaw_jax.schedule.gap import Gap
 from jigsaw_jax.schedule.groups import OpenGroup
 from jigsaw_jax.schedule.ledger import Ledger, State
+from jigsaw_jax.schedule.requests import Requests
 from jigsaw_jax.schedule.slots import Slots
 from jigsaw_jax.settings import Pipeline
 
@@ -17,6 +19,7 @@ class Sampling:
     Args:
       settings: of admission and attempts.
       ledger: of the run; this class moves samples up to "scored".
+      gap: between trainer and sampler; this class says how long groups take.
       accepts: whether a sample with an oldest token of this version may train.
       emit: takes effects.
 
@@ -32,15 +35,17 @@ class Sampling:
         settings: Pipeline,
         ledger: Ledger,
         *,
+        gap: Gap,
         accepts: Callable[[OpenGroup, int], bool],
         emit: Callable[[Effect], None],
     ) -> None:
         self._settings = settings
         self._ledger = ledger
+        self._gap = gap
         self._accepts = accepts
         self._emit = emit
         self._requests = Requests()
-        self._admission = admission(settings)
+        self._admission = admission(settings, gap)
         self._slots = Slots()
         self._orders: dict[GroupId, int] = {}
         self.groups: dict[int, OpenGroup] = {}
@@ -90,6 +95,7 @@ class Sampling:
             group = self.groups[order]
             if group.version is None:
                 group.version = version
+                group.admitted_s = self._gap.now_s
             self._emit(
                 records.AdmitSample(
                     id=sample, attempt=attempt, worker=worker, version=version
@@ -127,6 +133,7 @@ class Sampling:
         group.versions[event.id.sample] = event.version_min
         if len(group.tokens) == self._settings.samples_per_group:
             self._requests.remove(group.order)
+            self._gap.sampled(group.admitted_s)
         self._emit(records.ScoreSample(id=event.id, attempt=event.attempt))
 
     def failed(self, event: records.SampleFailed) -> None:

@@ -1,17 +1,26 @@
 """Decode slots of the sampler workers: who runs what, and who has room."""
 
 import dataclasses
+import heapq
 
 from jigsaw_jax.records import SampleId
 from jigsaw_jax.schedule.ledger import LedgerError
 
+# Outdated entries that are kept in any case.
+SPARE = 64
+
 
 @dataclasses.dataclass(slots=True)
 class _Worker:
-    """Slots in all, and the attempt that each running sample is at."""
+    """Slots in all, the attempt of each running sample, and its place in line."""
 
     slots: int
     running: dict[SampleId, int]
+    joined: int
+
+    @property
+    def free(self) -> int:
+        return self.slots - len(self.running)
 
 
 class Slots:
@@ -20,44 +29,63 @@ class Slots:
     def __init__(self) -> None:
         self._workers: dict[str, _Worker] = {}
         self._place: dict[SampleId, str] = {}
+        self._joined = 0
+        # Every (room, place in line) that a worker had; only its current one counts.
+        self._roomy: list[tuple[int, int, str]] = []
 
     def join(self, worker: str, slots: int) -> None:
         """Add a worker all of whose slots are free."""
         if worker in self._workers:
             raise LedgerError(f"worker {worker!r} must be lost before it joins again")
-        self._workers[worker] = _Worker(slots, {})
+        self._joined += 1
+        self._workers[worker] = _Worker(slots, {}, self._joined)
+        self._note(worker)
 
     def lose(self, worker: str) -> list[tuple[SampleId, int]]:
         """Remove a worker; returns the (sample, attempt) pairs that ran on it."""
-        lost = self._workers.pop(worker, _Worker(0, {})).running
+        lost = self._workers.pop(worker, _Worker(0, {}, 0)).running
         for sample in lost:
             del self._place[sample]
         return list(lost.items())
 
     def roomiest(self) -> str | None:
         """The worker with most free slots, the one that joined first where equal."""
-        best, most = None, 0
-        for name, worker in self._workers.items():
-            free = worker.slots - len(worker.running)
-            if free > most:
-                best, most = name, free
-        return best
+        while self._roomy:
+            room, joined, name = self._roomy[0]
+            worker = self._workers.get(name)
+            if worker and (-room, joined) == (worker.free, worker.joined):
+                return name
+            heapq.heappop(self._roomy)
+        return None
 
     def occupy(self, worker: str, sample: SampleId, attempt: int) -> None:
         """Let the attempt run on a worker that has room."""
         entry = self._workers[worker]
-        assert len(entry.running) < entry.slots
+        assert entry.free > 0
         assert sample not in self._place
         entry.running[sample] = attempt
         self._place[sample] = worker
+        self._note(worker)
 
     def release(self, sample: SampleId) -> tuple[str, int] | None:
         """Free the sample's slot; returns (worker, attempt), None if it had none."""
         worker = self._place.pop(sample, None)
         if worker is None:
             return None
-        return worker, self._workers[worker].running.pop(sample)
+        attempt = self._workers[worker].running.pop(sample)
+        self._note(worker)
+        return worker, attempt
 
     def running(self) -> tuple[SampleId, ...]:
         """Every sample that has a slot."""
         return tuple(self._place)
+
+    def _note(self, worker: str) -> None:
+        entry = self._workers[worker]
+        if entry.free <= 0:
+            return
+        heapq.heappush(self._roomy, (-entry.free, entry.joined, worker))
+        if len(self._roomy) > 4 * len(self._workers) + SPARE:
+            workers = self._workers.items()
+            self._roomy = [(-w.free, w.joined, n) for n, w in workers if w.free > 0]
+            heapq.heapify(self._roomy)

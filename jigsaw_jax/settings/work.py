@@ -4,6 +4,8 @@ import dataclasses
 
 from jigsaw_jax.settings import check
 
+ADMISSIONS = ("fifo", "frontier_strict", "frontier_priority", "frontier_adaptive")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sampler:
@@ -98,8 +100,9 @@ class Pipeline:
       samples_per_group: G.
       groups_per_update: U; divides R.
       staleness_max: S, in versions; "async" only.
-      admission: "fifo", "frontier_strict" or "frontier_priority".
-      frontier_groups: F.
+      admission: "fifo", "frontier_strict", "frontier_priority" or, unless "sync",
+        "frontier_adaptive".
+      frontier_groups: F; of "frontier_adaptive" the first and the least.
       filter: of groups whose rewards are all equal: "drop" or "keep".
       redraws_max: times that a dropped group's prompt is drawn anew.
       empty_rounds_max: rounds in a row with nothing to train before the run stops.
@@ -128,7 +131,7 @@ class Pipeline:
     def __post_init__(self) -> None:
         rules = {
             "mode": ("sync", "stream", "async"),
-            "admission": ("fifo", "frontier_strict", "frontier_priority"),
+            "admission": ADMISSIONS,
             "filter": ("drop", "keep"),
             "reduction": ("arrival", "ordered"),
         }
@@ -160,4 +163,10 @@ class Pipeline:
             raise ValueError(
                 "Pipeline.staleness_max must be 0 unless Pipeline.mode is 'async', "
                 f"got {self.staleness_max!r} in mode {self.mode!r}"
+            )
+        if self.admission == "frontier_adaptive" and self.mode == "sync":
+            raise ValueError(
+                "Pipeline.admission must not be 'frontier_adaptive' in mode 'sync' "
+                "(nothing trains while it samples), got 'frontier_adaptive'; take "
+                "'fifo'"
             )

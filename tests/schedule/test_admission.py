@@ -1,7 +1,9 @@
 import pytest
 
 from jigsaw_jax.records import SampleId
-from jigsaw_jax.schedule.admission import Requests, admission
+from jigsaw_jax.schedule.admission import admission
+from jigsaw_jax.schedule.gap import Gap
+from jigsaw_jax.schedule.requests import Requests
 from jigsaw_jax.settings import Pipeline
 
 
@@ -13,7 +15,8 @@ def requests_of(*orders, samples=2):
 
 
 def rule(name, width=1):
-    return admission(Pipeline(admission=name, frontier_groups=width))
+    settings = Pipeline(admission=name, frontier_groups=width)
+    return admission(settings, Gap(width_min=width, width_max=8))
 
 
 def drain(choice, requests):
@@ -77,3 +80,33 @@ def test_a_removed_group_has_no_requests():
     requests.remove(1)
     assert rule("fifo").choose(requests) is None
     assert requests.frontier(3) == []
+
+
+def test_an_adaptive_frontier_is_strict_and_as_wide_as_the_gap_says():
+    gap = Gap(width_min=1, width_max=8)
+    settings = Pipeline(admission="frontier_adaptive", frontier_groups=1)
+    choice = admission(settings, gap)
+    requests = requests_of(5, 2, 7, 9)
+    assert drain(choice, requests) == [(2, 0), (2, 1)]
+    gap.restore({"margin": 1.0, "sample_s": 6.0, "train_s": 2.0, "step_s": 0.0})
+    assert gap.width == 3
+    assert drain(choice, requests) == [(5, 0), (5, 1), (7, 0), (7, 1)]
+    # Three are unserved beside it, so that a frontier of four has all.
+    gap.restore({"margin": 2.0, "sample_s": 4.0, "train_s": 2.0, "step_s": 0.0})
+    assert drain(choice, requests) == [(9, 0), (9, 1)]
+
+
+def test_ranks_that_are_out_of_date_do_not_pile_up():
+    requests = Requests()
+    for order in range(2000):
+        requests.add(order, [SampleId(f"p{order}", 0, i) for i in range(2)])
+        requests.pop(order)
+        requests.pop(order)
+        requests.remove(order)
+    assert requests.first() is None
+    assert len(requests._ranked) < 200
+
+
+def test_an_adaptive_frontier_is_refused_where_nothing_trains_meanwhile():
+    with pytest.raises(ValueError, match="'sync'"):
+        Pipeline(admission="frontier_adaptive", mode="sync")

@@ -11,6 +11,7 @@ from hypothesis.stateful import (
 )
 
 from jigsaw_jax.settings import Pipeline as Settings
+from jigsaw_jax.settings.work import ADMISSIONS
 from tests.schedule.fake_shell import FakeShell, Run, any_order
 
 INDEX = st.integers(0, 10**6)
@@ -27,7 +28,7 @@ def random_run(rng) -> Run:
             groups_per_round=per_update * rng.choice([1, 2, 3]),
             samples_per_group=rng.choice([2, 3]),
             staleness_max=rng.choice([0, 1, 2, 3]) if mode == "async" else 0,
-            admission=rng.choice(["fifo", "frontier_strict", "frontier_priority"]),
+            admission=rng.choice(ADMISSIONS if mode != "sync" else ADMISSIONS[:3]),
             frontier_groups=rng.choice([1, 2]),
             filter=rng.choice(["drop", "keep"]),
             redraws_max=rng.choice([0, 0, 1, 2]),

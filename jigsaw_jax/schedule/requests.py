@@ -1,0 +1,107 @@
+"""The requests that wait for a slot, and in which order they may enter.
+
+"arrival" is first come, first served. "longest_first" lets the requests of prompts with
+long completions enter first, so that none of them is what a round waits for in the end.
+How long a prompt's completions are is learned from those that have finished: a group's
+first request probes it, and until one has finished the prompt counts as long.
+"""
+
+import bisect
+import collections
+import heapq
+from collections.abc import Iterable
+
+from jigsaw_jax.records import SampleId
+from jigsaw_jax.schedule.lengths import Lengths
+
+# Smaller enters first.
+Rank = tuple[int, float, int]
+# Outdated ranks that are kept in any case.
+SPARE = 64
+
+
+class Requests:
+    """The requests that wait, and the groups of O.
+
+    Args:
+      lengths: estimates for "longest_first"; None keeps the order of arrival.
+    """
+
+    def __init__(self, lengths: Lengths | None = None) -> None:
+        self._lengths = lengths
+        self._orders: list[int] = []
+        self._waiting: dict[int, collections.deque[tuple[int, SampleId]]] = {}
+        self._arrivals = 0
+        self._probed: set[int] = set()
+        # Every rank that a waiting group had; only its current one counts.
+        self._ranked: list[tuple[Rank, int]] = []
+
+    @property
+    def num_unserved(self) -> int:
+        """Groups of O."""
+        return len(self._orders)
+
+    def add(self, order: int, samples: Iterable[SampleId]) -> None:
+        """Let requests of a group arrive, behind all that wait; retries too."""
+        place = bisect.bisect_left(self._orders, order)
+        if self._orders[place : place + 1] != [order]:
+            self._orders.insert(place, order)
+        waiting = self._waiting.setdefault(order, collections.deque())
+        for sample in samples:
+            waiting.append((self._arrivals, sample))
+            self._arrivals += 1
+        self.rank(order)
+
+    def pop(self, order: int) -> SampleId:
+        """Take the earliest request of a group that has one."""
+        waiting = self._waiting[order]
+        _, sample = waiting.popleft()
+        if not waiting:
+            del self._waiting[order]
+        self._probed.add(order)
+        self.rank(order)
+        return sample
+
+    def remove(self, order: int) -> None:
+        """The group leaves O: it is serving-complete, or has ended."""
+        place = bisect.bisect_left(self._orders, order)
+        if self._orders[place : place + 1] == [order]:
+            del self._orders[place]
+        self._waiting.pop(order, None)
+        self._probed.discard(order)
+
+    def rank(self, order: int) -> None:
+        """Note that what the group's rank depends on may have changed."""
+        if order not in self._waiting:
+            return
+        heapq.heappush(self._ranked, (self._rank(order), order))
+        if len(self._ranked) > 4 * len(self._waiting) + SPARE:
+            self._ranked = [(self._rank(o), o) for o in self._waiting]
+            heapq.heapify(self._ranked)
+
+    def frontier(self, width: int) -> list[int]:
+        """The lowest orders of O, at most `width` of them."""
+        return self._orders[:width]
+
+    def first_of(self, orders: Iterable[int]) -> int | None:
+        """Which of these groups has the request that may enter first, or None."""
+        waiting = [order for order in orders if order in self._waiting]
+        return min(waiting, key=self._rank, default=None)
+
+    def first(self) -> int | None:
+        """Which group of all has the request that may enter first, or None."""
+        while self._ranked:
+            rank, order = self._ranked[0]
+            if order in self._waiting and self._rank(order) == rank:
+                return order
+            heapq.heappop(self._ranked)
+        return None
+
+    def _rank(self, order: int) -> Rank:
+        arrival, sample = self._waiting[order][0]
+        if self._lengths is None:
+            return 0, 0.0, arrival
+        estimate = self._lengths.estimate(sample.uid)
+        if estimate is None:
+            return int(order in self._probed), 0.0, arrival
+        return 2, -estimate, arrival

@@ -101,6 +101,8 @@ class Costs:
       step_s: of the optimizer.
       publish_s: of handing a version to the samplers.
       checkpoint_s: for which a checkpoint holds the learner up.
+      error: relative error that predictions of decode and training times may have;
+        --recommend tries its choice against it.
       trains: "group" (a group's gradient as soon as it is handed over) or "update"
         (all of an update's when it is full, as RolloutPipe and Slime do).
     """
@@ -119,12 +121,14 @@ class Costs:
     step_s: float = 0.0
     publish_s: float = 0.0
     checkpoint_s: float = 0.0
+    error: float = 0.0
     trains: str = "group"
 
     def __post_init__(self) -> None:
         allowed = ("constants", "analytic", "plan", "run")
         check.one_of("Costs.source", self.source, allowed)
         check.one_of("Costs.trains", self.trains, ("group", "update"))
+        check.share("Costs.error", self.error)
         for field in dataclasses.fields(self):
             if field.name.endswith("_s"):
                 value = getattr(self, field.name)
@@ -185,8 +189,10 @@ class Simulation:
       seeds: runs whose numbers are averaged; they differ in lengths, rewards, failures.
       scenarios: name to {setting: value}, on top of the run; {} is the run alone.
       policies: name to {setting: value}, on top of a scenario; {} is the run's own.
-      published: scenario to policy to {number: value or (low, high)}; and "any"
-        instead of a scenario for bands that hold in all.
+      published: scenario to policy to {number: value or (low, high)}; under "any"
+        what holds in every scenario that doesn't say otherwise.
+      bounds: policy to {number: rule} for what is published: "within" 8 % of a value
+        or inside a band, "at_least" its low end, or "at_most" its high one.
       search: for --recommend: setting to the values to try.
       chips: for --recommend: of all slices together.
       workload: lengths and latencies.
@@ -199,6 +205,7 @@ class Simulation:
     scenarios: dict = dataclasses.field(default_factory=dict)
     policies: dict = dataclasses.field(default_factory=dict)
     published: dict = dataclasses.field(default_factory=dict)
+    bounds: dict = dataclasses.field(default_factory=dict)
     search: dict = dataclasses.field(default_factory=dict)
     chips: int = 16
     workload: Workload = dataclasses.field(default_factory=Workload)
@@ -209,6 +216,10 @@ class Simulation:
         check.at_least("Simulation.rounds", self.rounds, 1)
         check.at_least("Simulation.seeds", self.seeds, 1)
         check.at_least("Simulation.chips", self.chips, 2)
+        for policy, rules in self.bounds.items():
+            for number, rule in dict(rules).items():
+                name = f"Simulation.bounds[{policy!r}][{number!r}]"
+                check.one_of(name, rule, ("within", "at_least", "at_most"))
         for name in ("scenarios", "policies"):
             for key, value in getattr(self, name).items():
                 if not isinstance(value, dict):

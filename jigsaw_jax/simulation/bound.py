@@ -5,18 +5,17 @@
 
 The least possible rollout is all sampling work shared out over all workers without a
 gap, or the longest completion alone on the fastest worker. The earliest possible first
-group is the one whose longest completion is shortest, alone on the fastest worker, its
-reward included. Nothing waits, nothing is in anything's way. So no order of admission,
+group is the one that takes least with all workers to itself, its reward included. Nothing waits, nothing is in anything's way. So no order of admission,
 no hand-off and no width of a frontier gets below it, and a run can be measured by it.
 """
 
 import dataclasses
 from collections.abc import Sequence
 
+from jigsaw_jax.settings import Train
 from jigsaw_jax.simulation.cost import Decode
 from jigsaw_jax.simulation.prices import Prices
 from jigsaw_jax.simulation.trace import Window
-from jigsaw_jax.settings import Train
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +114,7 @@ def _alone_s(
 ) -> float:
     """Until a group is scored that has all workers to itself."""
     reward_s = max(rewards_s, default=0.0)
-    longest_s = _longest_s(train, prices, max(lengths))
+    longest_s = least_rollout_s(train, prices, lengths, 1)
     shortest_s = _longest_s(train, prices, min(lengths))
     # The longest reward may belong to the shortest completion.
     return max(longest_s, shortest_s + reward_s)

@@ -56,7 +56,7 @@ class Model:
     """
 
     def __init__(self, train: Train, chip: Chip, stretch: Stretch) -> None:
-        self._train, self._chip, self._stretch = train, chip, stretch
+        self._train, self.chip, self._stretch = train, chip, stretch
 
     def decode(self, slots: int, tensor: int) -> Decode:
         """Decode steps of a worker with so many slots on so many chips.
@@ -65,9 +65,9 @@ class Model:
         length, so a step costs the same whatever runs.
         """
         train = _with(self._train, slots=slots, sampler_tensor=tensor)
-        kernels_s, wire_s = decode_parts_s(train, self._chip)
+        kernels_s, wire_s = decode_parts_s(train, self.chip)
         step_s = kernels_s * self._stretch.decode + wire_s
-        prompt_s = prefill_roofline_s(train, self._chip) * self._stretch.prefill
+        prompt_s = prefill_roofline_s(train, self.chip) * self._stretch.prefill
         # A prompt costs its bucket, however short it is.
         tokens = max(train.simulation.workload.prompt_tokens, 1)
         return Decode(
@@ -78,7 +78,7 @@ class Model:
 
     def training(self) -> Training:
         """The learner's work, and a publish that hands each chip its share."""
-        train, chip = self._train, self._chip
+        train, chip = self._train, self.chip
         kernels_s, wire_s = gradient_parts_s(train, chip)
         gradient_s = max(kernels_s * self._stretch.gradient, wire_s)
         params = sizes.num_params(train.decoder)

@@ -51,33 +51,53 @@ def bound(train: Train, prices: Prices, window: Window) -> Bound:
     Returns:
       Its parts; without anything trained, only the rollout.
     """
-    work = train.simulation.workload
-    trained = window.trained or []
-    groups = {g: n for g, n in window.sampled.items() if n}
-    lengths = [length for own in groups.values() for length in own]
-    sequences = {
-        group: [work.prompt_tokens + length for length in groups[group]]
-        for group in trained
-        if group in groups
-    }
-    if not sequences:
-        return Bound(
-            rollout_s=least_rollout_s(train, prices, lengths, len(groups)),
-            last_s=0.0,
-            first_s=0.0,
-            training_s=0.0,
-        )
-    training = prices.training
-    is_alone = [[own] for own in sequences.values()]
-    last_s = min(training.least_s(one, 0) for one in is_alone) + training.step_s
+    trained = [group for group in window.trained if group in window.sampled]
+    return bound_of(
+        train,
+        prices,
+        list(window.sampled.values()),
+        trained=[window.sampled[group] for group in trained],
+        rewards_s=[max(window.rewards_s.get(group, (0.0,))) for group in trained],
+        updates=window.updates,
+    )
+
+
+def bound_of(
+    train: Train,
+    prices: Prices,
+    sampled: Sequence[Sequence[int]],
+    *,
+    trained: Sequence[Sequence[int]],
+    rewards_s: Sequence[float],
+    updates: int,
+) -> Bound:
+    """The bound of a round whose completions have given lengths.
+
+    Args:
+      train: the run.
+      prices: its costs.
+      sampled: tokens of each completion, by group.
+      trained: the groups among them that train.
+      rewards_s: longest reward of each of those.
+      updates: steps.
+
+    Returns:
+      Its parts; without anything trained, only the rollout.
+    """
+    prompt, training = train.simulation.workload.prompt_tokens, prices.training
+    lengths = [length for own in sampled for length in own]
+    rollout_s = least_rollout_s(train, prices, lengths, len(sampled))
+    if not trained:
+        return Bound(rollout_s=rollout_s, last_s=0.0, first_s=0.0, training_s=0.0)
+    sequences = [[prompt + length for length in own] for own in trained]
     return Bound(
-        rollout_s=least_rollout_s(train, prices, lengths, len(groups)),
-        last_s=last_s,
+        rollout_s=rollout_s,
+        last_s=min(training.least_s([own], 0) for own in sequences) + training.step_s,
         first_s=min(
-            _alone_s(train, prices, groups[group], window.rewards_s.get(group, ()))
-            for group in sequences
+            _alone_s(train, prices, own, reward_s)
+            for own, reward_s in zip(trained, rewards_s, strict=True)
         ),
-        training_s=training.least_s(list(sequences.values()), window.updates),
+        training_s=training.least_s(sequences, updates),
     )
 
 
@@ -110,10 +130,9 @@ def _longest_s(train: Train, prices: Prices, length: int) -> float:
 
 
 def _alone_s(
-    train: Train, prices: Prices, lengths: Sequence[int], rewards_s: Sequence[float]
+    train: Train, prices: Prices, lengths: Sequence[int], reward_s: float
 ) -> float:
     """Until a group is scored that has all workers to itself."""
-    reward_s = max(rewards_s, default=0.0)
     longest_s = least_rollout_s(train, prices, lengths, 1)
     shortest_s = _longest_s(train, prices, min(lengths))
     # The longest reward may belong to the shortest completion.

@@ -156,6 +156,17 @@ class Training:
             total_s += row_s * sum(lengths) / self.row_tokens
         return total_s
 
+    def scaled(self, factor: float) -> "Training":
+        """Gradients and steps that take `factor` times as long."""
+        return dataclasses.replace(
+            self,
+            accumulate_s=factor * self.accumulate_s,
+            group_s=factor * self.group_s,
+            token_s=factor * self.token_s,
+            micro_s=tuple((rows, factor * seconds) for rows, seconds in self.micro_s),
+            step_s=factor * self.step_s,
+        )
+
     def _rows_s(self, lengths: Sequence[int]) -> float:
         if not self.micro_s:
             return 0.0

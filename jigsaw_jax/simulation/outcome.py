@@ -65,12 +65,11 @@ class Spread:
     runs: tuple[Outcome, ...]
 
 
-def spread(train: Train, seeds: int | None = None) -> Spread:
+def spread(train: Train) -> Spread:
     """Simulate a run with several seeds.
 
     Args:
-      train: the run; its seed is the first.
-      seeds: how many; None takes those of the settings.
+      train: the run; its seed is the first of `Simulation.seeds`.
 
     Returns:
       The outcomes.
@@ -79,7 +78,7 @@ def spread(train: Train, seeds: int | None = None) -> Spread:
       CostError: costs or lengths can't be read.
       StuckError: a run can't go on.
     """
-    num = train.simulation.seeds if seeds is None else seeds
+    num = train.simulation.seeds
     runs = tuple(simulate(train, train.seed + index)[0] for index in range(num))
     return Spread(
         mean=_over(runs, statistics.fmean),
@@ -89,7 +88,11 @@ def spread(train: Train, seeds: int | None = None) -> Spread:
 
 
 def simulate(
-    train: Train, seed: int, *, keeps_events: bool = False
+    train: Train,
+    seed: int,
+    *,
+    keeps_events: bool = False,
+    factors: tuple[float, float] = (1.0, 1.0),
 ) -> tuple[Outcome, Trace]:
     """Simulate a run once.
 
@@ -97,6 +100,7 @@ def simulate(
       train: the run.
       seed: of lengths, rewards, stragglers and failures.
       keeps_events: whether the trace has every interval.
+      factors: of sampling times and of training times.
 
     Returns:
       The numbers and what happened.
@@ -107,7 +111,7 @@ def simulate(
     """
     record = train.simulation.workload.record
     lengths = () if record is None else recorded.lengths(recorded.read(record))
-    found = prices(train, seed)
+    found = prices(train, seed).scaled(*factors)
     work = Workload(train, seed, lengths)
     shell = Shell(train, found, work, seed=seed, keeps_events=keeps_events)
     trace = shell.run()

@@ -20,6 +20,16 @@ class Prices:
     members: list[Member]
     training: Training
 
+    def scaled(self, decode: float, training: float) -> "Prices":
+        """Sampling and training that take other times, by two factors."""
+        if decode == training == 1:
+            return self
+        members = [
+            dataclasses.replace(member, speed=member.speed / decode)
+            for member in self.members
+        ]
+        return Prices(members=members, training=self.training.scaled(training))
+
 
 def prices(train: Train, seed: int = 0) -> Prices:
     """The costs that `Costs.source` names.

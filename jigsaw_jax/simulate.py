@@ -17,6 +17,7 @@ from jigsaw_jax.simulation import (
     outcome,
     overrides,
     recommend,
+    replay,
     report,
     table,
 )
@@ -42,7 +43,7 @@ POLICIES: Mapping[str, Mapping[str, Any]] = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Simulate the policies of a configuration, or recommend a split of chips.
+    """Simulate a configuration's policies, a recorded run, or splits of chips.
 
     Args:
       argv: arguments; None takes the process's.
@@ -57,6 +58,9 @@ def main(argv: list[str] | None = None) -> int:
         train = config.load(args.gin, args.set).train
         if args.recommend:
             recommend.show(recommend.recommend(train), console)
+            return 0
+        if args.replay is not None:
+            table.replayed(replay.replay(train, args.replay), console)
             return 0
         return _simulate(train, args, console)
     except (config.ConfigError, CostError, StoreError, ValueError) as error:
@@ -168,6 +172,11 @@ def _parser() -> argparse.ArgumentParser:
         "--recommend",
         action="store_true",
         help="search Simulation.search for the least time a round that fits in memory",
+    )
+    parser.add_argument(
+        "--replay",
+        metavar="RUN_DIR",
+        help="simulate that run, from what its events say, and compare",
     )
     parser.add_argument(
         "--report", metavar="DIR", help="also draw a timeline page a policy there"

@@ -108,24 +108,21 @@ def least_rollout_s(
     if not lengths:
         return 0.0
     prompt = train.simulation.workload.prompt_tokens
-    # Seconds of all the work on one worker; workers of other costs do it faster.
-    each_s = [
-        (
-            member.decode.least_s(lengths, prompt=prompt, slots=member.slots)
-            + num_groups * prompt * member.decode.prefill_token_s
-        )
-        / member.speed
-        for member in prices.members
-    ]
-    shared_s = 1 / sum(1 / seconds for seconds in each_s)
-    return max(shared_s, _longest_s(train, prices, max(lengths)))
+    # How often each kind of worker could do all of the work in a second.
+    rate = 0.0
+    for member, count in prices.kinds:
+        seconds = member.decode.least_s(lengths, prompt=prompt, slots=member.slots)
+        seconds += num_groups * prompt * member.decode.prefill_token_s
+        rate += count * member.speed / seconds
+    return max(1 / rate, _longest_s(train, prices, max(lengths)))
 
 
 def _longest_s(train: Train, prices: Prices, length: int) -> float:
+    """The time of a completion that has the fastest worker to itself."""
     prompt = train.simulation.workload.prompt_tokens
     return min(
-        (_lone_s(member.decode, prompt, length)) / member.speed
-        for member in prices.members
+        _lone_s(member.decode, prompt, length) / member.speed
+        for member, _ in prices.kinds
     )
 
 

@@ -1,6 +1,7 @@
 """All costs of a run, from constants, a plan, a recorded run, or arithmetic."""
 
 import dataclasses
+import functools
 
 from jigsaw_jax.settings import Train
 from jigsaw_jax.simulation import analytic, fleet, recorded
@@ -8,7 +9,7 @@ from jigsaw_jax.simulation.cost import Training, constant_decode, constant_train
 from jigsaw_jax.simulation.fleet import Member
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Prices:
     """What a simulated run is made of.
 
@@ -19,6 +20,17 @@ class Prices:
 
     members: list[Member]
     training: Training
+
+    @functools.cached_property
+    def kinds(self) -> list[tuple[Member, int]]:
+        """One worker of each kind, and how many there are of it."""
+        found: dict[tuple[int, float, int], tuple[Member, int]] = {}
+        for member in self.members:
+            # The workers of a pool share one object of costs.
+            key = member.slots, member.speed, id(member.decode)
+            first, count = found.get(key, (member, 0))
+            found[key] = first, count + 1
+        return list(found.values())
 
     def scaled(self, decode: float, training: float) -> "Prices":
         """Sampling and training that take other times, by two factors."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from jigsaw_jax.settings import Train
 from jigsaw_jax.simulation.cost import Decode, Line, Training
-from jigsaw_jax.store import files, timeline
+from jigsaw_jax.store import files, perfetto, timeline
 from jigsaw_jax.store.files import StoreError
 from jigsaw_jax.store.run_dir import RunDir
 
@@ -29,13 +29,15 @@ def read(path: str | pathlib.Path) -> list[Event]:
       path: of its directory.
 
     Returns:
-      Records of events.jsonl.
+      The intervals of events.jsonl, from the first process's start.
 
     Raises:
       CostError: there are none.
     """
     try:
-        events = list(files.read_lines(RunDir(path).events))
+        # A later process of the run has another clock.
+        events = list(perfetto.on_one_clock(files.read_lines(RunDir(path).events)))
+        events = [event for event in events if event.get("kind") == "interval"]
     except StoreError as error:
         raise CostError(str(error)) from None
     if not events:
@@ -57,7 +59,7 @@ def costs(train: Train) -> tuple[Decode, Training]:
     """
     path = train.simulation.costs.path
     assert path is not None
-    events = read(path)
+    events = _warm(read(path))
     return decode_costs(train, events), training_costs(events, path)
 
 
@@ -66,7 +68,7 @@ def decode_costs(train: Train, events: Sequence[Event]) -> Decode:
     calls, starts = train.sampler.steps_per_call, _prompts_at(events)
     rows, seconds = [], []
     for event in events:
-        if event.get("name") != "decode":
+        if event["name"] != "decode":
             continue
         active = event["active"]
         if not active or event["tokens"] < _FULL * calls * active:
@@ -102,8 +104,7 @@ def training_costs(events: Sequence[Event], path: str) -> Training:
     """
     spans = collections.defaultdict(list)
     for event in events:
-        if event.get("kind") == "interval":
-            spans[event["track"], event["name"]].append(event)
+        spans[event["track"], event["name"]].append(event)
     taken = spans["learner", "accumulate"]
     if not taken or not spans["learner", "step"]:
         raise CostError(f"{path} must hold a run that has trained, got no update")
@@ -167,11 +168,24 @@ def measured(events: Sequence[Event]) -> dict[str, float]:
     }
 
 
+def _warm(events: list[Event]) -> list[Event]:
+    """Without the first round, in which programs compile; all where it is the only."""
+    starts_s = [
+        event["start_s"]
+        for event in events
+        if event["track"].startswith("slot/") and event["version"] > 0
+    ]
+    start_s = min(starts_s, default=0.0)
+    warm = [event for event in events if event["start_s"] >= start_s]
+    trained = any(event["track"] == "learner" for event in warm)
+    return warm if trained else events
+
+
 def _prompts_at(events: Sequence[Event]) -> dict[float, set[str]]:
     """Start of a call to the prompts that entered with it."""
     found: dict[float, set[str]] = collections.defaultdict(set)
     for event in events:
-        if str(event.get("track", "")).startswith("slot/"):
+        if event["track"].startswith("slot/"):
             found[event["start_s"]].add(event["uid"])
     return found
 

@@ -119,6 +119,16 @@ def verdict(checks: Sequence[Check], console: Console) -> bool:
     return not missed
 
 
+def replayed(found: Mapping[str, tuple[float, float]], console: Console) -> None:
+    """Print what a run measured beside what its replay came to."""
+    table = Table("", "measured", "simulated", "error", title="Means over its rounds")
+    for name, (measured, simulated) in found.items():
+        error = f"{simulated / measured - 1:+.1%}" if measured else ""
+        cells = (f"{x:.3f}" for x in (measured, simulated))
+        table.add_row(name, *cells, error)
+    console.print(table)
+
+
 def cell(number: str, value: float) -> str:
     """A number for people."""
     if number in _SHARES:

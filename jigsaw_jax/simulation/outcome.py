@@ -1,6 +1,7 @@
 """A simulated run in a few numbers, averaged over rounds and seeds."""
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -139,7 +140,8 @@ def outcome(train: Train, found: Prices, trace: Trace) -> Outcome:
     bounds_s = [bound(train, found, window).seconds for window in trained]
     total_s = sum(window.end_s - window.start_s for window in windows)
     total_s = max(total_s, sum(ends_s) if is_async else 0.0)
-    end_s, compute_s = sum(ends_s), sum(computes_s)
+    end_s, compute_s = math.fsum(ends_s), math.fsum(computes_s)
+    bound_s = math.fsum(bounds_s)
     rounds = len(windows) * share
     firsts_s = [summary.first_dispatch_s(w.start_s, w.spans) for w in trained]
     return Outcome(
@@ -151,10 +153,10 @@ def outcome(train: Train, found: Prices, trace: Trace) -> Outcome:
         wait_ratio=1 - compute_s / end_s if end_s else 0.0,
         sampler_idle=1 - trace.busy_s / trace.offered_s,
         goodput=sum(map(_tokens, trained)) / total_s,
-        staleness=statistics.fmean(age for age, _ in trace.ages) if trace.ages else 0,
-        staleness_max=max((age for _, age in trace.ages), default=0),
-        bound_s=sum(bounds_s) / max(len(trained) * share, 1),
-        efficiency=sum(bounds_s) / end_s if end_s else 0.0,
+        staleness=statistics.fmean([age for age, _ in trace.ages] or [0.0]),
+        staleness_max=float(max((age for _, age in trace.ages), default=0)),
+        bound_s=bound_s / max(len(trained) * share, 1),
+        efficiency=bound_s / end_s if end_s else 0.0,
     )
 
 

@@ -194,7 +194,7 @@ def _length_s(event: Event) -> float:
     return event["end_s"] - event["start_s"]
 
 
-def _least_squares(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> Any:
+def _least_squares(rows: Sequence[Sequence[int]], seconds: Sequence[float]) -> Any:
     """Coefficients that are not negative: the most negative one is fixed at 0."""
     matrix = np.asarray(rows, float)
     kept = list(range(matrix.shape[1]))

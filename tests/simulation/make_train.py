@@ -13,6 +13,7 @@ SMALL = {
     "Pipeline.groups_per_round": 4,
     "Pipeline.groups_per_update": 2,
     "Pipeline.samples_per_group": 2,
+    "Pipeline.filter": "drop",
     "Sampler.slots": 4,
     "Sampler.steps_per_call": 1,
     "Sampler.new_tokens_max": 1000,

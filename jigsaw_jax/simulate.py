@@ -1,4 +1,4 @@
-"""`python -m jigsaw_jax.simulate --gin FILE`: what a run would take, in virtual time."""
+"""`python -m jigsaw_jax.simulate --gin FILE`: what would a run take?"""
 
 import argparse
 import dataclasses

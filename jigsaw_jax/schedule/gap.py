@@ -21,8 +21,8 @@ from typing import Any
 NEWEST = 0.25
 MARGIN_STEP = 1.25
 MARGIN_MAX = 4.0
-# A shorter wait, as a share of the trainer's time for a group, is chance: a sampler that
-# shares one rate delivers later the wider the frontier is, so widening must be due.
+# A shorter wait, as a share of the trainer's time for a group, is chance. A sampler
+# that shares one rate delivers later the wider the frontier is.
 SHORT = 0.2
 # Groups left waiting behind a hand-off that are more than the trainer needs.
 PILED = 2

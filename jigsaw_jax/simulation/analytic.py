@@ -3,7 +3,7 @@
 Without a plan every part takes its roofline time: operations at peak, bytes at full
 bandwidth, collectives on the ring of `planning.collectives`. A plan, which the TPU
 compiler made, says how far the kernels of its own shapes are from that, and kernels are
-stretched by that ratio. At the plan's shapes the prediction is then the plan's; how well
+stretched by that ratio. At the plan's shapes the prediction is then the plan's; how far
 it carries to others, docs/simulator.md has.
 """
 
@@ -158,8 +158,8 @@ def read_plan(path: str) -> dict[str, Any]:
         assert is_plan
     except (ValueError, KeyError, TypeError, AssertionError):
         raise CostError(
-            f"Costs.path must be a plan with its settings, got {path!r}; write it anew: "
-            "python -m jigsaw_jax.plan --gin FILE --json OUT"
+            f"Costs.path must be a plan with its settings, got {path!r}; write it "
+            "anew: python -m jigsaw_jax.plan --gin FILE --json OUT"
         ) from None
     return plan
 

@@ -5,8 +5,9 @@
 
 The least possible rollout is all sampling work shared out over all workers without a
 gap, or the longest completion alone on the fastest worker. The earliest possible first
-group is the one that takes least with all workers to itself, its reward included. Nothing waits, nothing is in anything's way. So no order of admission,
-no hand-off and no width of a frontier gets below it, and a run can be measured by it.
+group is the one that takes least with all workers to itself, its reward included.
+Nothing waits, and nothing is in anything's way. So no order of admission, no hand-off
+and no width of a frontier gets below it, and a run can be measured by it.
 """
 
 import dataclasses
@@ -138,5 +139,3 @@ def _alone_s(
 
 def _lone_s(decode: Decode, prompt: int, length: int) -> float:
     return prompt * decode.prefill_token_s + decode.steps_s(1, prompt, length)
-
-

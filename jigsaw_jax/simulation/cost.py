@@ -67,9 +67,7 @@ class Decode:
         total_s, done = 0.0, 0
         while done < steps:
             held = context + batch * done
-            top = max(
-                self.lines, key=lambda line: (line.at(batch, held), line.token_s)
-            )
+            top = max(self.lines, key=lambda line: (line.at(batch, held), line.token_s))
             until = min(
                 (self._crossing(top, other, batch, context) for other in self.lines),
                 default=steps,

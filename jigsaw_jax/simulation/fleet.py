@@ -55,9 +55,7 @@ def members(
             )
             speed = given.get("speed", 1.0) * (fleet.straggler_speed if is_slow else 1)
             found.append(
-                Member(
-                    name=name, slots=slots, tensor=tensor, speed=speed, decode=costs
-                )
+                Member(name=name, slots=slots, tensor=tensor, speed=speed, decode=costs)
             )
     return found
 

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from jigsaw_jax.settings import Train
 from jigsaw_jax.simulation import recorded
@@ -164,7 +164,7 @@ def _tokens(window: Window) -> int:
     return sum(sum(window.sampled.get(group, ())) for group in window.trained)
 
 
-def _over(runs: Sequence[Outcome], combine) -> Outcome:
+def _over(runs: Sequence[Outcome], combine: Callable[[list[float]], float]) -> Outcome:
     return Outcome(
         **{name: combine([getattr(run, name) for run in runs]) for name in NUMBERS}
     )

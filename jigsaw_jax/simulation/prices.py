@@ -5,7 +5,12 @@ import functools
 
 from jigsaw_jax.settings import Train
 from jigsaw_jax.simulation import analytic, fleet, recorded
-from jigsaw_jax.simulation.cost import Training, constant_decode, constant_training
+from jigsaw_jax.simulation.cost import (
+    Decode,
+    Training,
+    constant_decode,
+    constant_training,
+)
 from jigsaw_jax.simulation.fleet import Member
 
 
@@ -67,7 +72,12 @@ def prices(train: Train, seed: int = 0) -> Prices:
         decode, training = recorded.costs(train)
     else:
         decode, training = constant_decode(train), constant_training(train)
+
+    def same(slots: int, tensor: int) -> Decode:
+        del slots, tensor
+        return decode
+
     return Prices(
-        members=fleet.members(train, seed, lambda slots, tensor: decode),
+        members=fleet.members(train, seed, same),
         training=training,
     )

@@ -92,7 +92,7 @@ class Recommendation:
 
     @property
     def runner_up(self) -> Ranked | None:
-        """The best with another split of chips, or the next best where there is none."""
+        """The best with another split of chips, or else the next best."""
         best, *others = self.ranked
         split = best.candidate.split
         apart = [one for one in others if one.candidate.split != split]
@@ -134,7 +134,9 @@ def recommend(train: Train) -> Recommendation:
         known = [s for s, other in times if other.split != candidate.split]
         if len(known) >= FINALISTS and candidate.bound_s > sorted(known)[FINALISTS - 1]:
             continue
-        times.append((outcome.simulate(candidate.train, train.seed)[0].round_s, candidate))
+        times.append(
+            (outcome.simulate(candidate.train, train.seed)[0].round_s, candidate)
+        )
     times.sort(key=lambda pair: pair[0])
     ranked = [_rank(candidate) for candidate in _finalists(times)]
     return Recommendation(

@@ -1,7 +1,7 @@
 """Time a simulated round of 100,000 requests on 1,024 sampler workers.
 
-Run `python -m tests.bench.simulate`; the goal is 60 s of one core. Workers fail, some are
-slow, rewards queue, and contexts make steps dearer.
+Run `python -m tests.bench.simulate`; the goal is 60 s of one core. Workers fail, some
+are slow, rewards queue, and contexts make steps dearer.
 """
 
 import argparse

@@ -52,7 +52,10 @@ def test_settings_that_only_fit_together_are_set_together():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"Pipeline.mod": "sync"}, "Pipeline.mod must be a setting of the run; did you"),
+        (
+            {"Pipeline.mod": "sync"},
+            "Pipeline.mod must be a setting of the run; did you",
+        ),
         ({"U": 3}, "groups_per_round .R. must be a multiple"),
         ({"R": "many"}, "Pipeline.groups_per_round must be int, got 'many'"),
         ({"ADMISSION": "lifo"}, "Pipeline.admission must be one of"),

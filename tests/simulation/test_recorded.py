@@ -110,7 +110,7 @@ def test_a_simulated_run_replays_to_itself(tmp_path):
     """Its costs are linear, so what is fitted to its events is what it was made of."""
     train = make(
         Pipeline__groups_per_round=8,
-        Pipeline__reduction="ordered",
+        Sampler__slots=2,
         Costs__accumulate_s=2.0,
         Costs__group_s=3.0,
         Costs__step_s=1.0,
@@ -119,9 +119,9 @@ def test_a_simulated_run_replays_to_itself(tmp_path):
     )
     trace = shell_of(train, keeps_events=True).run()
     # The engine's own calls, which a simulation skips: a step a second.
-    calls = [decode(float(t), 4, 1.0, 4) for t in range(2000, 2040)]
+    calls = [decode(float(t), 2, 1.0, 2) for t in range(2000, 2040)]
     path = write(tmp_path, [*trace.events, *calls])
     found = replay.replay(train, path)
     for measured, simulated in found.values():
-        # Groups that start together may be taken in another order.
-        assert simulated == pytest.approx(measured, rel=0.1)
+        # The first two samples start together, so their groups' order is a guess.
+        assert simulated == pytest.approx(measured, rel=0.02)

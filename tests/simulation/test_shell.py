@@ -1,4 +1,5 @@
 import collections
+import itertools
 
 import pytest
 from hypothesis import given, settings
@@ -176,7 +177,7 @@ def test_every_completion_ends_once_and_no_slot_is_used_twice(
             assert event["end_s"] - event["start_s"] >= lengths - 1e-6
     for own in intervals.values():
         own.sort()
-        pairs = zip(own, own[1:], strict=False)
+        pairs = itertools.pairwise(own)
         assert all(a[1] <= b[0] + 1e-6 for a, b in pairs)
     trained = [group for window in trace.windows for group in window.trained]
     assert len(set(trained)) == len(trained)

@@ -218,7 +218,7 @@ def _finalists(times: list[tuple[float, Candidate]]) -> list[Candidate]:
 def _rank(candidate: Candidate) -> Ranked:
     train, simulation = candidate.train, candidate.train.simulation
     error = simulation.costs.error
-    corners = itertools.product((1 - error, 1 + error), repeat=2) if error else ()
+    ends = (1 - error, 1 + error) if error else ()
     return Ranked(
         candidate=candidate,
         rounds_s=tuple(
@@ -226,8 +226,9 @@ def _rank(candidate: Candidate) -> Ranked:
             for index in range(simulation.seeds)
         ),
         off_s=tuple(
-            outcome.simulate(train, train.seed, factors=corner)[0].round_s
-            for corner in corners
+            outcome.simulate(train, train.seed, factors=(decode, training))[0].round_s
+            for decode in ends
+            for training in ends
         ),
     )
 

@@ -175,17 +175,23 @@ class Event:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerJoined(Event):
-    """A sampler worker offers `slots` decode slots, all free."""
+    """A sampler worker offers `slots` decode slots, all free.
+
+    incarnation: grows each time the worker starts, from 1, so that word of an earlier
+        life that comes late or twice is told apart; 0 is a worker that does not count.
+    """
 
     worker: str
     slots: int
+    incarnation: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLost(Event):
-    """A sampler worker is gone with all that ran on it."""
+    """A sampler worker is gone with all that ran on it; see `WorkerJoined`."""
 
     worker: str
+    incarnation: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +204,7 @@ class PromptsOffered(Event):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SampleStarted(Event):
-    """The engine has put the sample in a slot."""
+    """The engine has taken the sample up, or again, at `now_s`."""
 
     id: SampleId
     attempt: int
@@ -266,6 +272,11 @@ class StopRequested(Event):
     """The user wants to stop: finish the update under way, checkpoint, end."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TimePassed(Event):
+    """Nothing happened; a shell that can lose messages sends it when all is quiet."""
+
+
 # Effects: what a scheduling machine asks of the shell, in order.
 
 
@@ -283,17 +294,35 @@ class RequestPrompts(Effect):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AdmitSample(Effect):
-    """Start this sample on `worker` under weights `version`."""
+    """Start this sample on `worker` under weights `version`.
+
+    is_resumed: whether it goes on from where `PauseSample` stopped this attempt.
+        Where that came too late nothing is to be done: the attempt has finished, and
+        its report counts. Where the tokens are lost, `SampleFailed` says so.
+    """
 
     id: SampleId
     attempt: int
     worker: str
     version: int
+    is_resumed: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CancelSample(Effect):
-    """Stop the attempt if it runs and free its slot; a late result is ignored."""
+    """Stop the attempt if it runs or is paused, and free what it holds.
+
+    A late result is ignored.
+    """
+
+    id: SampleId
+    attempt: int
+    worker: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PauseSample(Effect):
+    """Stop the attempt, free its slot and keep on the host what it has sampled."""
 
     id: SampleId
     attempt: int

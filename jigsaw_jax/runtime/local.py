@@ -9,7 +9,6 @@ carries each effect to the thread that does it and each answer back. Payloads st
 `Payloads`, weights go through `Publisher`, files through `Record`.
 """
 
-import dataclasses
 import os
 import pathlib
 import queue
@@ -20,7 +19,11 @@ from jigsaw_jax import records
 from jigsaw_jax.records import Effect, Event, Sample, SampleId, Score
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.compilations import CompilationCounter
-from jigsaw_jax.runtime.evaluation import completion_pieces, completion_text
+from jigsaw_jax.runtime.evaluation import (
+    EvaluationSampled,
+    completion_pieces,
+    completion_text,
+)
 from jigsaw_jax.runtime.payloads import Payloads
 from jigsaw_jax.runtime.progress import Progress
 from jigsaw_jax.runtime.record import Record
@@ -33,14 +36,6 @@ from jigsaw_jax.store.files import StoreError
 
 # What a thread may take to end the command that it is at.
 STOP_S = 30.0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class EvaluationSampled:
-    """All completions of an evaluation that was begun after `updates` updates."""
-
-    updates: int
-    samples: list[Sample]
 
 
 class LocalRuntime:
@@ -149,6 +144,7 @@ class LocalRuntime:
         if isinstance(first, EvaluationSampled):
             self._log_evaluation(first)
         elif isinstance(first, _ON_SAMPLES):
+            self._record.started(items)
             self._carry(self._crew.pipeline.apply(*items))
         else:
             self._apply(first)
@@ -192,6 +188,9 @@ class LocalRuntime:
 
     def _cancel_sample(self, effect: records.CancelSample) -> None:
         self._crew.sampler.thread.do(self._crew.sampler.cancel, effect)
+
+    def _pause_sample(self, effect: records.PauseSample) -> None:
+        self._crew.sampler.thread.do(self._crew.sampler.pause, effect)
 
     def _score_sample(self, effect: records.ScoreSample) -> None:
         sample = self._payloads.sample(effect.id, effect.attempt)
@@ -389,6 +388,7 @@ _CARRIERS: dict[type[Effect], Callable[[LocalRuntime, Any], None]] = {
     records.RequestPrompts: LocalRuntime._request_prompts,
     records.AdmitSample: LocalRuntime._admit_sample,
     records.CancelSample: LocalRuntime._cancel_sample,
+    records.PauseSample: LocalRuntime._pause_sample,
     records.ScoreSample: LocalRuntime._score_sample,
     records.AccumulateGroups: LocalRuntime._accumulate_groups,
     records.StepUpdate: LocalRuntime._step_update,

@@ -3,10 +3,10 @@
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from jigsaw_jax.records import Group, Sample, UpdateStepped
+from jigsaw_jax.records import Event, Group, Sample, SampleStarted, UpdateStepped
 from jigsaw_jax.runtime.clock import Clock, process_age_s
 from jigsaw_jax.runtime.evaluation import Result
 from jigsaw_jax.runtime.learner import LearnerWorker
@@ -157,8 +157,16 @@ class Record:
 
     def published(self, version: int, start_s: float, end_s: float) -> None:
         """A version reached the sampler."""
-        self._tally.published(end_s - start_s)
+        self._tally.published(start_s, end_s)
         self.journal.interval("publish", "publish", start_s, end_s, version=version)
+
+    def started(self, events: Iterable[Event]) -> None:
+        """The sampler reports; the first prefill of a version ends its gap."""
+        for event in events:
+            if isinstance(event, SampleStarted):
+                gap = self._tally.started(event.now_s)
+                if gap is not None:
+                    self.journal.interval("gap", "publish_to_prefill", *gap)
 
     def stepped(
         self,

@@ -7,6 +7,7 @@ from typing import Any
 from jigsaw_jax.records import (
     AdmitSample,
     CancelSample,
+    PauseSample,
     Prompt,
     Sample,
     SampleFinished,
@@ -62,7 +63,10 @@ class SamplerWorker:
         self.thread = CommandThread("sampler", post, work=self._pump)
 
     def admit(self, effect: AdmitSample, prompt: Prompt) -> None:
-        """Queue one sample of the run."""
+        """Queue one sample of the run, or let it go on where it was stopped."""
+        if effect.is_resumed:
+            self._loop.resume(effect.id, effect.attempt)
+            return
         self._loop.submit(
             request_for(
                 self._train, prompt, effect.id, self._train.sampler, effect.attempt
@@ -72,6 +76,11 @@ class SamplerWorker:
     def cancel(self, effect: CancelSample) -> None:
         """Stop an attempt; its slot is free at once."""
         self._loop.cancel(effect.id, effect.attempt)
+        self._lanes.leave(effect.id)
+
+    def pause(self, effect: PauseSample) -> None:
+        """Stop an attempt, its slot free at once, and keep what it has sampled."""
+        self._loop.pause(effect.id, effect.attempt)
         self._lanes.leave(effect.id)
 
     def submit_guest(
@@ -109,7 +118,7 @@ class SamplerWorker:
         for sample_id, attempt in report.started:
             self._lanes.enter(sample_id, start_s)
             if sample_id.uid not in self._guests:
-                self._post(SampleStarted(now_s=end_s, id=sample_id, attempt=attempt))
+                self._post(SampleStarted(now_s=start_s, id=sample_id, attempt=attempt))
         for sample in report.finished:
             self._log_slot(sample, end_s)
             receive = self._guests.get(sample.id.uid)

@@ -89,7 +89,10 @@ def start(
     round_params = parts.learner.export_params() if first is None else first
     loop = SampleLoop(parts.engine, publisher.load(round_params), pipeline.version)
     parts.learner.begin_round(pipeline.version, round_params=first)
-    side_by_side(parts.learner.compile, lambda: warm_up_engine(parts, loop))
+    side_by_side(
+        parts.learner.compile,
+        lambda: warm_up_engine(parts, loop, pauses=train.pipeline.early_stop),
+    )
     turns = Turns(is_shared=train.mesh.shared)
     shared = {"turns": turns, "journal": record.journal, "clock": clock, "post": post}
     return Crew(
@@ -105,9 +108,9 @@ def start(
     )
 
 
-def warm_up_engine(parts: Parts, loop: SampleLoop) -> None:
-    """Compile what single-turn sampling calls; extend and extract have no caller."""
-    parts.engine.warm_up(loop.params, multi_turn=False)
+def warm_up_engine(parts: Parts, loop: SampleLoop, *, pauses: bool) -> None:
+    """Compile what single-turn sampling calls; `extract` only where samples pause."""
+    parts.engine.warm_up(loop.params, multi_turn=pauses)
 
 
 def warm_up_policy(train: Train, parts: Parts, progress: Progress) -> None:

@@ -30,6 +30,7 @@ class Totals:
       process_start_to_first_step_s: from the first process's start to that end.
       logprob_abs_diff_max: between sampler and learner, of equal versions.
       round_s: rollout start to last train end, of each round.
+      publish_to_prefill_s: from each version's arrival to its first prefill.
     """
 
     eval_accuracy_first: float | None = None
@@ -44,6 +45,7 @@ class Totals:
     process_start_to_first_step_s: float | None = None
     logprob_abs_diff_max: float = 0.0
     round_s: list[float] = dataclasses.field(default_factory=list)
+    publish_to_prefill_s: list[float] = dataclasses.field(default_factory=list)
 
 
 class Tally:
@@ -61,7 +63,8 @@ class Tally:
         self._round_start_s: float | None = None
         self._round_end_s: float | None = None
         self._dispatch_s: float | None = None
-        self._publish_s = 0.0
+        self._publish_s = self._prefill_s = 0.0
+        self._published_s: float | None = None
         self._sampler: list[Busy] = []
         self._learner: list[Interval] = []
 
@@ -87,12 +90,23 @@ class Tally:
         """A scored group ended untrained."""
         self._dropped.append(group)
 
-    def published(self, publish_s: float) -> None:
+    def published(self, start_s: float, end_s: float) -> None:
         """A version reached the sampler, so a round is over."""
-        self._publish_s = publish_s
+        self._publish_s = end_s - start_s
+        self._published_s = end_s
         if self._round_start_s is not None and self._round_end_s is not None:
             self.totals.round_s.append(self._round_end_s - self._round_start_s)
         self._round_start_s = self._round_end_s = None
+
+    def started(self, now_s: float) -> tuple[float, float] | None:
+        """The sampler took a request up: (publish, prefill) of a version's first."""
+        published_s, self._published_s = self._published_s, None
+        if published_s is None:
+            return None
+        gap = published_s, max(now_s, published_s)
+        self._prefill_s = gap[1] - gap[0]
+        self.totals.publish_to_prefill_s.append(self._prefill_s)
+        return gap
 
     def evaluated(self, accuracy: float) -> None:
         """An evaluation is scored."""
@@ -139,6 +153,7 @@ class Tally:
                 - (self._round_start_s or window.start_s),
                 "time/first_dispatch_s": self._dispatch_s or 0.0,
                 "time/publish_s": self._publish_s,
+                "time/publish_to_prefill_s": self._prefill_s,
             }
         )
         return groups, record
@@ -198,13 +213,16 @@ class Tally:
             "sampled_tokens_per_s": _rate(totals.sampled_tokens, totals.sampler_s),
             "loop_tokens_per_s": _rate(totals.sampled_tokens, totals.loop_s),
             "trainer_wait_ratio": totals.wait_s / work_s if work_s else None,
-            "rollout_to_train_end_s_median": (
-                statistics.median(totals.round_s) if totals.round_s else None
-            ),
+            "rollout_to_train_end_s_median": _median(totals.round_s),
+            "publish_to_prefill_s_median": _median(totals.publish_to_prefill_s),
             "first_step_s": totals.first_step_s,
             "process_start_to_first_step_s": totals.process_start_to_first_step_s,
             "logprob_abs_diff_max": totals.logprob_abs_diff_max,
         }
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
 
 
 def _rate(tokens: int, seconds: float) -> float | None:

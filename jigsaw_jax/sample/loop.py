@@ -2,7 +2,7 @@
 
     submit ──> waiting (FIFO) ──step: admit──> slot ──step: decode──> Sample
 
-A slot belongs to its request from the admission until the sample is reported or
+A slot belongs to its request from the admission until the sample is reported, paused or
 cancelled, and is refilled at the next step. Requests of one prompt that are admitted
 together share one prefill and one insert; later ones find the prefix in a small cache,
 which a change of weights empties. Running slots keep their keys and values over a
@@ -13,11 +13,18 @@ import collections
 import dataclasses
 from collections.abc import Iterable
 
+import jax
 import numpy as np
 
 from jigsaw_jax.records import FinishReason, Sample, SampleId, Segment
 from jigsaw_jax.sample.engine import Engine
-from jigsaw_jax.sample.state import STOP, Prefix, SlotRequest, StepResult
+from jigsaw_jax.sample.state import (
+    STOP,
+    Prefix,
+    SlotRequest,
+    SlotSnapshot,
+    StepResult,
+)
 from jigsaw_jax.types import Params
 
 # Prefixes kept for requests of a group that found no free slot with their siblings.
@@ -68,10 +75,15 @@ class LoopReport:
 
 @dataclasses.dataclass(slots=True)
 class _Running:
-    """A request in a slot, and the device calls it took part in."""
+    """A request in a slot, and the device calls it took part in.
+
+    calls: version, tokens sampled, slot, and what all slots sampled.
+    snapshot: of the slot, while the request is paused.
+    """
 
     request: SampleRequest
-    calls: list[tuple[int, int, StepResult]]
+    calls: list[tuple[int, int, int, StepResult]]
+    snapshot: SlotSnapshot | None = None
 
 
 class SampleLoop:
@@ -95,6 +107,7 @@ class SampleLoop:
         self._free = list(range(engine.max_concurrent_decodes))
         self._waiting: dict[tuple[SampleId, int], SampleRequest] = {}
         self._running: dict[int, _Running] = {}
+        self._paused: dict[tuple[SampleId, int], _Running] = {}
         self._prefixes: collections.OrderedDict[tuple[int, ...], Prefix]
         self._prefixes = collections.OrderedDict()
 
@@ -135,13 +148,36 @@ class SampleLoop:
         self._waiting[key] = request
 
     def cancel(self, sample_id: SampleId, attempt: int) -> None:
-        """Forgets an attempt, whether it waits, runs or is unknown; frees its slot."""
+        """Forgets an attempt, whether known or not; frees its slot if it has one."""
         key = (sample_id, attempt)
         self._waiting.pop(key, None)
+        self._paused.pop(key, None)
         slot = self._slot_of(key)
         if slot is not None:
             self._state = self._engine.release(self._state, slot)
             self._give_back(slot)
+
+    def pause(self, sample_id: SampleId, attempt: int) -> None:
+        """Frees the slot of an attempt and keeps what it has sampled on the host.
+
+        Its keys and values are kept too, as those of slots that run over a change of
+        weights are. One that has ended, or is unknown, is no matter.
+        """
+        key = (sample_id, attempt)
+        slot = self._slot_of(key)
+        if slot is not None:
+            snapshot = jax.device_get(self._engine.extract(self._state, slot))
+            self._state = self._engine.release(self._state, slot)
+            self._paused[key] = self._give_back(slot)
+            self._paused[key].snapshot = snapshot
+        elif key in self._waiting:
+            self._paused[key] = _Running(self._waiting.pop(key), [])
+
+    def resume(self, sample_id: SampleId, attempt: int) -> None:
+        """Queues a paused attempt behind those that wait; another is no matter."""
+        key = (sample_id, attempt)
+        if key in self._paused:
+            self._waiting[key] = self._paused[key].request
 
     def set_params(self, params: Params, version: int) -> None:
         """Decodes with these weights from the next step on."""
@@ -158,11 +194,11 @@ class SampleLoop:
         self._state, result = self._engine.generate_steps(self.params, self._state)
         counts = result.valid_TB.sum(axis=0).tolist()
         for slot, running in self._running.items():
-            running.calls.append((self.version, counts[slot], result))
+            running.calls.append((self.version, counts[slot], slot, result))
         is_done_B = result.done
         ended = [slot for slot in sorted(self._running) if is_done_B[slot]]
         finished = tuple(
-            _to_sample(self._give_back(slot), slot, int(result.reasons_B[slot]))
+            _to_sample(self._give_back(slot), int(result.reasons_B[slot]))
             for slot in ended
         )
         return LoopReport(
@@ -178,12 +214,20 @@ class SampleLoop:
         keys = list(self._waiting)[:num]
         by_prompt: dict[tuple[int, ...], list[tuple[int, SampleRequest]]] = {}
         for key in keys:
-            request = self._waiting.pop(key)
-            entry = (self._free.pop(0), request)
-            by_prompt.setdefault(request.prompt_tokens, []).append(entry)
+            request, slot = self._waiting.pop(key), self._free.pop(0)
+            paused = self._paused.pop(key, None)
+            if paused is not None and paused.snapshot is not None:
+                self._go_on(slot, paused, paused.snapshot)
+                continue
+            by_prompt.setdefault(request.prompt_tokens, []).append((slot, request))
         for prompt, entries in by_prompt.items():
             self._insert(prompt, entries)
         return tuple(keys)
+
+    def _go_on(self, slot: int, paused: _Running, snapshot: SlotSnapshot) -> None:
+        paused.snapshot = None
+        self._state = self._engine.insert_snapshot(self._state, slot, snapshot)
+        self._running[slot] = paused
 
     def _insert(
         self, prompt: tuple[int, ...], entries: Iterable[tuple[int, SampleRequest]]
@@ -227,18 +271,18 @@ class SampleLoop:
         return None
 
 
-def _to_sample(running: _Running, slot: int, reason: int) -> Sample:
+def _to_sample(running: _Running, reason: int) -> Sample:
     """The host record of a completion."""
-    calls = [(version, n, result) for version, n, result in running.calls if n]
+    calls = [call for call in running.calls if call[1]]
 
     def column(name: str) -> tuple:
-        parts = [getattr(result, name)[:n, slot] for _, n, result in calls]
+        parts = [getattr(result, name)[:n, slot] for _, n, slot, result in calls]
         return tuple(np.concatenate(parts).tolist())
 
     segment = Segment(
         tokens=column("tokens_TB"),
         logprobs=column("logprobs_TB"),
-        versions=tuple(version for version, n, _ in calls for _ in range(n)),
+        versions=tuple(version for version, n, *_ in calls for _ in range(n)),
     )
     return Sample(
         id=running.request.id,

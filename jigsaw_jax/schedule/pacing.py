@@ -22,12 +22,13 @@ def capacity(
 ) -> int:
     """How many groups may be admitted now.
 
-    This is (S + version + 1) U less the groups admitted and not dropped, where those
+    This is (S + version + 1) U, or with an over-issue of O < S U groups
+    (version + 1) U + O, less the groups admitted and not dropped, where those
     that have trained are counted as updates: a counter that restarts with a process
     would let hundreds of groups in.
 
     Args:
-      settings: S and U.
+      settings: S, U and O.
       version: what the samplers serve.
       updates_done: updates stepped, of U groups each.
       outstanding: groups admitted, neither dropped nor in an update that has stepped.
@@ -35,8 +36,9 @@ def capacity(
     Returns:
       A number of groups, 0 or more.
     """
-    lead = settings.staleness_max + version + 1 - updates_done
-    return max(lead * settings.groups_per_update - outstanding, 0)
+    size = settings.groups_per_update
+    ahead = settings.over_issue_groups or settings.staleness_max * size
+    return max((version + 1 - updates_done) * size + ahead - outstanding, 0)
 
 
 def is_in_time(
@@ -99,8 +101,17 @@ class Pacing:
             outstanding=now.filled + len(now.groups),
         )
 
-    def opened(self) -> None:
-        """The groups that `openings` allowed are open."""
+    def opened(self, num: int) -> None:
+        """Groups that `openings` allowed are open."""
+
+    def stepped(self, num: int) -> None:
+        """An update of `num` groups has been stepped."""
+
+    def is_stopped_early(self, now: Standing) -> bool:
+        """Whether samples must rest: the update is full, its version not yet served."""
+        is_full = now.filled == self._settings.groups_per_update
+        is_behind = self.version < now.updates_done
+        return self._settings.early_stop and (is_full or is_behind)
 
     def wanted(self, now: Standing) -> int:
         """How many prompts should wait: one update's, at most, beyond `openings`.

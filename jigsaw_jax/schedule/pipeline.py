@@ -90,6 +90,7 @@ class Pipeline:
             records.VersionPublished: lambda e: self._rounds.published(e.version),
             records.CheckpointDurable: self._checkpoint_durable,
             records.StopRequested: self._stop_requested,
+            records.TimePassed: lambda _: None,
         }
 
     def start(self, now_s: float = 0.0) -> list[Effect]:
@@ -118,6 +119,7 @@ class Pipeline:
         for event in events:
             self._gap.see(event.now_s)
             self._handlers[type(event)](event)
+        self._sampling.give_up_overdue()
         return self._advance()
 
     # What the shell reads.
@@ -245,6 +247,7 @@ class Pipeline:
         update = self.updates_done
         trained = self._assembly.stepped(event)
         if trained:
+            self._rounds.stepped(len(trained))
             self._gap.stepped(len(trained))
             ages = [self._rounds.staleness(update, g.version_min) for g in trained]
             self.staleness = sum(ages) / len(ages), max(ages)
@@ -267,7 +270,9 @@ class Pipeline:
             self._feed()
         if self._is_at_work():
             self._open()
-            if self._rounds.may_admit:
+            if self._rounds.is_stopped_early(self._now):
+                self._sampling.pause()
+            elif self._rounds.may_admit:
                 self._sampling.admit(self.version)
             self._request()
         if self._is_ending and not self.is_finished and not self._is_unsaved():
@@ -288,14 +293,14 @@ class Pipeline:
         if self._assembly.is_busy:
             return
         now = self._now
-        num_empty = self._rounds.empty_rounds(now)
+        empty_max = self._settings.empty_rounds_max
         is_done = self.updates_done >= self._updates
         is_out = now.source.is_exhausted and not now.groups and not now.filled
         if is_done or is_out:
             self._end(drops_rest=True)
-        elif num_empty >= self._settings.empty_rounds_max:
+        elif self._rounds.empty_rounds(now) >= empty_max:
             self._error = (
-                f"nothing could train in {num_empty} rounds in a row: in every group "
+                f"nothing could train in {empty_max} rounds in a row: in every group "
                 "the rewards are all equal or missing. Check the reward, take easier "
                 "or harder problems, or raise Pipeline.samples_per_group, "
                 "Pipeline.redraws_max or Pipeline.empty_rounds_max"
@@ -367,7 +372,7 @@ class Pipeline:
             self._ledger.open(group.id)
             self._add(group)
         if opening:
-            self._rounds.opened()
+            self._rounds.opened(len(opening))
 
     def _add(self, group: OpenGroup) -> None:
         self._sampling.add(group)

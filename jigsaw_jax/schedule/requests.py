@@ -31,7 +31,7 @@ class Requests:
         self._lengths = lengths
         self._orders: list[int] = []
         self._waiting: dict[int, collections.deque[tuple[int, SampleId]]] = {}
-        self._arrivals = 0
+        self._arrivals = self._put_back = 0
         self._probed: set[int] = set()
         # Every rank that a waiting group had; only its current one counts.
         self._ranked: list[tuple[Rank, int]] = []
@@ -50,6 +50,21 @@ class Requests:
         for sample in samples:
             waiting.append((self._arrivals, sample))
             self._arrivals += 1
+        self.rank(order)
+
+    def put_back(self, order: int, sample: SampleId) -> None:
+        """Let a request that had entered wait again, before all others."""
+        self._put_back -= 1
+        waiting = self._waiting.setdefault(order, collections.deque())
+        waiting.appendleft((self._put_back, sample))
+        self.rank(order)
+
+    def withdraw(self, order: int, sample: SampleId) -> None:
+        """Let a request that waits go."""
+        waiting = self._waiting[order]
+        waiting.remove(next(entry for entry in waiting if entry[1] == sample))
+        if not waiting:
+            del self._waiting[order]
         self.rank(order)
 
     def pop(self, order: int) -> SampleId:
@@ -95,6 +110,8 @@ class Requests:
             if order in self._waiting and self._rank(order) == rank:
                 return order
             heapq.heappop(self._ranked)
+            # Another group of the same prompt may have changed the estimate.
+            self.rank(order)
         return None
 
     def _rank(self, order: int) -> Rank:

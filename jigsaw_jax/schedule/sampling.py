@@ -5,9 +5,11 @@ from collections.abc import Callable
 from jigsaw_jax import records
 from jigsaw_jax.records import Effect, GroupId, SampleId
 from jigsaw_jax.schedule.admission import admission
+from jigsaw_jax.schedule.deadlines import Deadlines
 from jigsaw_jax.schedule.gap import Gap
 from jigsaw_jax.schedule.groups import OpenGroup
 from jigsaw_jax.schedule.ledger import Ledger, State
+from jigsaw_jax.schedule.lengths import Lengths
 from jigsaw_jax.schedule.requests import Requests
 from jigsaw_jax.schedule.slots import Slots
 from jigsaw_jax.settings import Pipeline
@@ -44,9 +46,14 @@ class Sampling:
         self._gap = gap
         self._accepts = accepts
         self._emit = emit
-        self._requests = Requests()
+        is_longest_first = settings.request_order == "longest_first"
+        self._lengths = Lengths() if is_longest_first else None
+        self._requests = Requests(self._lengths)
         self._admission = admission(settings, gap)
         self._slots = Slots()
+        # The attempt and worker of each sample that waits to go on where it stopped.
+        self._paused: dict[SampleId, tuple[int, str]] = {}
+        self._deadlines = Deadlines(settings.lost_after_s)
         self._orders: dict[GroupId, int] = {}
         self.groups: dict[int, OpenGroup] = {}
         self.complete: list[int] = []
@@ -77,7 +84,7 @@ class Sampling:
 
     def stop(self) -> None:
         """Cancel all that runs; the draws are queued again."""
-        for sample in self._slots.running():
+        for sample in (*self._slots.running(), *self._paused):
             attempt = self._ledger.attempt(sample)
             self._cancel(sample)
             self._ledger.requeue(sample, attempt, is_failure=False)
@@ -90,37 +97,74 @@ class Sampling:
                 return
             sample = self._requests.pop(order)
             attempt = self._ledger.attempt(sample)
-            self._ledger.move(sample, attempt, State.ADMITTED)
+            is_resumed = self._paused.pop(sample, None) is not None
+            to = State.RUNNING if is_resumed else State.ADMITTED
+            self._ledger.move(sample, attempt, to)
             self._slots.occupy(worker, sample, attempt)
+            self._deadlines.set(sample, self._gap.now_s)
             group = self.groups[order]
             if group.version is None:
                 group.version = version
                 group.admitted_s = self._gap.now_s
             self._emit(
                 records.AdmitSample(
-                    id=sample, attempt=attempt, worker=worker, version=version
+                    id=sample,
+                    attempt=attempt,
+                    worker=worker,
+                    version=version,
+                    is_resumed=is_resumed,
                 )
             )
+
+    def pause(self) -> None:
+        """Stop early all that runs; it goes on before anything new enters."""
+        for sample in reversed(self._slots.running()):
+            place = self._slots.release(sample)
+            assert place is not None
+            worker, attempt = place
+            # That it had started may not have been reported yet.
+            self._ledger.move(sample, attempt, State.RUNNING)
+            self._ledger.move(sample, attempt, State.PAUSED)
+            self._paused[sample] = attempt, worker
+            self._deadlines.clear(sample)
+            self._requests.put_back(self._group(sample).order, sample)
+            self._emit(records.PauseSample(id=sample, attempt=attempt, worker=worker))
+
+    def give_up_overdue(self) -> None:
+        """Queue again what has not been heard of for too long."""
+        for sample in self._deadlines.due(self._gap.now_s):
+            attempt = self._ledger.attempt(sample)
+            self._cancel(sample)
+            self._retry(sample, attempt)
 
     # What each event changes.
 
     def worker_joined(self, event: records.WorkerJoined) -> None:
         """Take its slots; one that joins twice restarted before its loss was seen."""
+        if not self._slots.is_news(event.worker, event.incarnation, of_start=True):
+            return
         self._lose(event.worker)
         self._slots.join(event.worker, event.slots)
 
     def worker_lost(self, event: records.WorkerLost) -> None:
         """Queue again what ran on it."""
-        self._lose(event.worker)
+        if self._slots.is_news(event.worker, event.incarnation, of_start=False):
+            self._lose(event.worker)
 
     def started(self, event: records.SampleStarted) -> None:
         """The sample decodes."""
-        # Only an environment's answer lets a finished turn run again.
-        if self._ledger.state(event.id) is not State.WAITING_ENV:
+        # Only an environment's answer lets a finished turn run again, and only an
+        # admission a paused one.
+        state = self._ledger.state(event.id)
+        if state is not State.WAITING_ENV and state is not State.PAUSED:
             self._ledger.move(event.id, event.attempt, State.RUNNING)
 
     def finished(self, event: records.SampleFinished) -> None:
         """Free the slot and have the sample scored."""
+        if self._paused.get(event.id, (None,))[0] == event.attempt:
+            # It ended before it could be stopped.
+            self._unpause(event.id)
+            self._ledger.move(event.id, event.attempt, State.RUNNING)
         if not self._ledger.move(event.id, event.attempt, State.WAITING_ENV):
             return
         self._slots.release(event.id)
@@ -134,6 +178,10 @@ class Sampling:
         if len(group.tokens) == self._settings.samples_per_group:
             self._requests.remove(group.order)
             self._gap.sampled(group.admitted_s)
+        if self._lengths is not None:
+            self._lengths.add(event.id.uid, event.num_tokens)
+            self._requests.rank(group.order)
+        self._deadlines.set(event.id, self._gap.now_s)
         self._emit(records.ScoreSample(id=event.id, attempt=event.attempt))
 
     def failed(self, event: records.SampleFailed) -> None:
@@ -144,6 +192,7 @@ class Sampling:
         """Keep the value; the last one completes the group."""
         if not self._ledger.move(event.id, event.attempt, State.SCORED):
             return
+        self._deadlines.clear(event.id)
         group = self._group(event.id)
         group.values[event.id.sample] = event.value
         if len(group.values) == self._settings.samples_per_group:
@@ -160,16 +209,28 @@ class Sampling:
             self._retry(sample, attempt)
 
     def _cancel(self, sample: SampleId) -> None:
-        """Free the sample's slot if it has one."""
+        """Free what the sample holds, if it runs or is paused."""
+        self._deadlines.clear(sample)
         place = self._slots.release(sample)
+        if sample in self._paused:
+            attempt, worker = self._unpause(sample)
+            place = worker, attempt
         if place is not None:
             worker, attempt = place
             self._emit(records.CancelSample(id=sample, attempt=attempt, worker=worker))
+
+    def _unpause(self, sample: SampleId) -> tuple[int, str]:
+        """It waits for a slot no more."""
+        self._requests.withdraw(self._group(sample).order, sample)
+        return self._paused.pop(sample)
 
     def _retry(self, sample: SampleId, attempt: int) -> None:
         if not self._ledger.requeue(sample, attempt):
             return
         self._slots.release(sample)
+        self._deadlines.clear(sample)
+        if sample in self._paused:
+            self._unpause(sample)
         group = self._group(sample)
         group.tokens.pop(sample.sample, None)
         group.versions.pop(sample.sample, None)

@@ -30,8 +30,26 @@ class Slots:
         self._workers: dict[str, _Worker] = {}
         self._place: dict[SampleId, str] = {}
         self._joined = 0
+        self._incarnations: dict[str, int] = {}
         # Every (room, place in line) that a worker had; only its current one counts.
         self._roomy: list[tuple[int, int, str]] = []
+
+    def is_news(self, worker: str, incarnation: int, *, of_start: bool) -> bool:
+        """Whether word of a worker's start or loss is of its latest life.
+
+        Args:
+          worker: its name.
+          incarnation: its life, from 1; 0 is always news.
+          of_start: whether it has started, which is news once, or is gone.
+
+        Returns:
+          False where it came late or, of a start, twice.
+        """
+        known = self._incarnations.get(worker, 0)
+        self._incarnations[worker] = max(known, incarnation)
+        if of_start:
+            return not incarnation or incarnation > known
+        return not incarnation or incarnation >= known
 
     def join(self, worker: str, slots: int) -> None:
         """Add a worker all of whose slots are free."""

@@ -103,10 +103,20 @@ class Pipeline:
       admission: "fifo", "frontier_strict", "frontier_priority" or, unless "sync",
         "frontier_adaptive".
       frontier_groups: F; of "frontier_adaptive" the first and the least.
+      request_order: of the requests that admission lets in: "arrival", or
+        "longest_first" by a running estimate of each prompt's length.
+      over_issue_groups: O, groups under way beyond the U of an update; "async" only. 0,
+        and the most, is S U.
+      early_stop: stop sampling while an update is full and until its version is served;
+        what ran goes on afterwards from where it stopped. "async" only.
       filter: of groups whose rewards are all equal: "drop" or "keep".
       redraws_max: times that a dropped group's prompt is drawn anew.
+      refill_groups_max: new prompts a round at most for groups that it lost, so that it
+        trains R groups nevertheless; not in "async", which always replaces them.
       empty_rounds_max: rounds in a row with nothing to train before the run stops.
       attempts_max: deliveries of one draw before it is dropped.
+      lost_after_s: seconds in which a worker or a reward must answer for a sample
+        before it is sent out again; 0 waits for ever.
       reduction: "arrival", or "ordered" (bitwise repeatable).
       token_budget: tokens of the groups in one hand-off; 0 takes all that wait.
       prefetch_groups: prompts asked for ahead of admission, in groups; 0, and the
@@ -120,10 +130,15 @@ class Pipeline:
     staleness_max: int = 0
     admission: str = "frontier_priority"
     frontier_groups: int = 2
+    request_order: str = "arrival"
+    over_issue_groups: int = 0
+    early_stop: bool = False
     filter: str = "drop"
     redraws_max: int = 0
+    refill_groups_max: int = 0
     empty_rounds_max: int = 20
     attempts_max: int = 3
+    lost_after_s: float = 0.0
     reduction: str = "arrival"
     token_budget: int = 0
     prefetch_groups: int = 0
@@ -132,6 +147,7 @@ class Pipeline:
         rules = {
             "mode": ("sync", "stream", "async"),
             "admission": ADMISSIONS,
+            "request_order": ("arrival", "longest_first"),
             "filter": ("drop", "keep"),
             "reduction": ("arrival", "ordered"),
         }
@@ -148,7 +164,10 @@ class Pipeline:
         check.at_least("Pipeline.samples_per_group", self.samples_per_group, 2)
         for name in (
             "staleness_max",
+            "over_issue_groups",
             "redraws_max",
+            "refill_groups_max",
+            "lost_after_s",
             "token_budget",
             "prefetch_groups",
         ):
@@ -159,6 +178,10 @@ class Pipeline:
             "Pipeline.groups_per_round (R)",
             self.groups_per_round,
         )
+        self._check_mode()
+
+    def _check_mode(self) -> None:
+        """Refuse what the mode has no use for."""
         if self.staleness_max and self.mode != "async":
             raise ValueError(
                 "Pipeline.staleness_max must be 0 unless Pipeline.mode is 'async', "
@@ -169,4 +192,21 @@ class Pipeline:
                 "Pipeline.admission must not be 'frontier_adaptive' in mode 'sync' "
                 "(nothing trains while it samples), got 'frontier_adaptive'; take "
                 "'fifo'"
+            )
+        ahead_max = self.staleness_max * self.groups_per_update
+        if self.over_issue_groups > ahead_max:
+            raise ValueError(
+                "Pipeline.over_issue_groups must be at most Pipeline.staleness_max x "
+                f"Pipeline.groups_per_update = {ahead_max} (more could not train in "
+                f"time), got {self.over_issue_groups!r}"
+            )
+        if self.early_stop and not self.staleness_max:
+            raise ValueError(
+                "Pipeline.early_stop must be False where Pipeline.staleness_max is 0 "
+                "(nothing is sampled beyond an update's groups), got True"
+            )
+        if self.refill_groups_max and self.mode == "async":
+            raise ValueError(
+                "Pipeline.refill_groups_max must be 0 in mode 'async' (a lost group "
+                f"always makes room for another), got {self.refill_groups_max!r}"
             )

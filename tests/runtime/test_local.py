@@ -1,5 +1,6 @@
 """Whole runs in one process: what was sampled and trained, by mode and by resume."""
 
+import collections
 import dataclasses
 import json
 import os
@@ -274,3 +275,42 @@ def test_a_disk_that_refuses_a_checkpoint_ends_the_run_with_what_the_store_says(
     assert not alive & {"learner", "sampler"}
     # And what was saved before stands.
     assert run(make_train(updates=3), tmp_path)._crew.is_resumed
+
+
+def test_what_is_stopped_early_goes_on_and_trains_in_time(tmp_path):
+    train = make_train(
+        updates=6,
+        mode="async",
+        size=2,
+        staleness_max=2,
+        over_issue_groups=3,
+        early_stop=True,
+        request_order="longest_first",
+        admission="frontier_adaptive",
+        lost_after_s=600.0,
+    )
+    run(train, tmp_path)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["groups_committed"] == 6 * 2
+    assert summary["compilations_after_warmup"] == 0
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    assert max(record["staleness/max"] for record in records) <= 2
+    assert records[-1]["frontier/groups"] >= 2
+    assert summary["publish_to_prefill_s_median"] >= 0
+    # Versions 1 to 5; the last ones may find nothing that has not begun.
+    assert 1 <= (tmp_path / "events.jsonl").read_text().count('"gap"') <= 5
+
+
+def test_a_round_that_loses_groups_is_filled_up_with_new_prompts(tmp_path):
+    train = make_train(updates=4, refill_groups_max=8)
+    train = dataclasses.replace(
+        train, pipeline=dataclasses.replace(train.pipeline, filter="drop")
+    )
+    run(train, tmp_path)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    updates = collections.Counter(update for update, _, _ in rollouts(tmp_path))
+    assert dict(updates) == dict.fromkeys(range(4), 4 * 3)
+    # Groups without a lower-case letter: there are some in any such run.
+    assert summary["groups_dropped"]["zero_variance"] > 0
+    assert summary["groups_committed"] == 4 * 4

@@ -109,11 +109,11 @@ def test_rates_leave_the_first_update_out():
     tally.handed(0, [make_group("a", [0.0, 1.0], [1, 1])], 0.5)
     step(tally, 0, 5.0, [(4.0, 5.0)], [(0.0, 4.0, 40)])
     tally.first_step(5.0, 8.0)
-    tally.published(0.1)
+    tally.published(5.0, 5.1)
     tally.admitted(5.0)
     tally.handed(1, [make_group("b", [0.0, 1.0], [1, 1])], 6.0)
     step(tally, 1, 9.0, [(7.0, 9.0)], [(5.0, 7.0, 100)])
-    tally.published(0.1)
+    tally.published(9.0, 9.1)
     summary = tally.summary()
     assert summary["sampled_tokens_per_s"] == 50.0
     assert summary["loop_tokens_per_s"] == 25.0
@@ -148,3 +148,19 @@ def test_a_resumed_tally_goes_on_from_its_snapshot():
     assert summary["eval_accuracy_first"] == 0.25
     assert summary["eval_accuracy_last"] == 0.75
     assert summary["logprob_abs_diff_max"] == 1e-6
+
+
+def test_the_gap_from_a_publish_to_its_first_prefill_is_measured_once_a_version():
+    tally = Tally({})
+    assert tally.started(1.0) is None
+    tally.admitted(1.0)
+    tally.published(4.0, 5.0)
+    assert tally.started(5.5) == (5.0, 5.5)
+    assert tally.started(5.75) is None
+    tally.handed(0, [make_group("a", [0.0, 1.0], [1, 1])], 6.0)
+    _, record = step(tally, 0, 7.0, [], [])
+    assert record["time/publish_to_prefill_s"] == 0.5
+    # One that the sampler had already taken up when the publish was reported.
+    tally.published(8.0, 9.0)
+    assert tally.started(8.5) == (9.0, 9.0)
+    assert tally.summary()["publish_to_prefill_s_median"] == 0.25

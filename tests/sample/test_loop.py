@@ -274,3 +274,47 @@ def test_kept_prefixes_are_bounded(monkeypatch):
     _drain(loop)
     assert len(prefills) == loops.PREFIXES_MAX + 2
     assert prefills[-1] == (0,)
+
+
+def test_a_paused_sample_goes_on_in_another_slot_with_the_bits_of_one_that_ran_on():
+    requests = [_request(sample=i, new_tokens_max=12) for i in range(2)]
+    whole = _loop()
+    for request in requests:
+        whole.submit(request)
+    expected = {sample.id: sample.segments for sample in _drain(whole)}
+    loop = _loop()
+    for request in requests:
+        loop.submit(request)
+    loop.step()
+    for request in requests:
+        loop.pause(request.id, 0)
+    assert loop.is_idle
+    # Resumed the other way round, so that each takes the other's slot.
+    for request in reversed(requests):
+        loop.resume(request.id, 0)
+    assert {sample.id: sample.segments for sample in _drain(loop)} == expected
+
+
+def test_what_never_ran_can_pause_too_and_what_has_ended_can_not():
+    loop = _loop()
+    request = _request(new_tokens_max=3)
+    loop.submit(request)
+    loop.pause(request.id, 0)
+    assert loop.is_idle
+    loop.resume(request.id, 0)
+    (sample,) = _drain(loop)
+    assert len(sample.tokens) == 3
+    loop.pause(request.id, 0)
+    loop.resume(request.id, 0)
+    assert loop.is_idle
+
+
+def test_a_cancelled_pause_is_forgotten():
+    loop = _loop()
+    loop.submit(_request())
+    loop.step()
+    loop.pause(SampleId("p", 0, 0), 0)
+    loop.cancel(SampleId("p", 0, 0), 0)
+    loop.resume(SampleId("p", 0, 0), 0)
+    assert loop.is_idle
+    assert loop.num_free == loop._engine.max_concurrent_decodes

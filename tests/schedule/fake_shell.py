@@ -104,6 +104,8 @@ class FakeShell:
         self.tasks = []
         self.past = []
         self.running = {}
+        self.effects = {}
+        self.paused = {}
         self.tokens_version = {}
         self.finished_ids = set()
         self.scoring = {}
@@ -139,10 +141,11 @@ class FakeShell:
     def fail(self, index: int) -> None:
         """Lose a sample that runs or waits for its score."""
         places = {sample: attempt for sample, (attempt, _) in self.running.items()}
-        losable = sorted((places | self.scoring).items())
+        losable = sorted((places | self.paused | self.scoring).items())
         if losable:
             sample, attempt = losable[index % len(losable)]
             self.running.pop(sample, None)
+            self.paused.pop(sample, None)
             self.scoring.pop(sample, None)
             self.finished_ids.discard(sample)
             self.apply(
@@ -268,6 +271,7 @@ class FakeShell:
         assert effect.num > 0
         assert effect.num <= 2 * self.run.settings.groups_per_round + (
             (self.run.settings.staleness_max + 1) * self.run.settings.groups_per_update
+            + self.run.settings.refill_groups_max
         )
 
         def offer():
@@ -288,7 +292,8 @@ class FakeShell:
         key = effect.id, effect.attempt
         group = GroupId(effect.id.uid, effect.id.draw)
         assert effect.id.uid in self.uids
-        assert key not in self.admitted
+        assert effect.is_resumed == (self.paused.pop(effect.id, None) is not None)
+        assert effect.is_resumed == (key in self.admitted)
         assert effect.id not in self.running
         assert group not in self.history.ended()
         assert effect.version == self.served == self.pipeline.version
@@ -305,10 +310,20 @@ class FakeShell:
             assert sum(o < order for o in serving) < settings.frontier_groups
         self.started_groups[order] = group
         self.running[effect.id] = (effect.attempt, effect.worker)
-        self.tokens_version[key] = self.served
+        self.effects[effect.id] = effect
+        self.tokens_version.setdefault(key, self.served)
         self.tasks.append(("sample", lambda: self._end_sample(effect)))
 
     def _end_sample(self, effect):
+        if self.effects[effect.id] is not effect:
+            # It was paused in time and went on.
+            return
+        if effect.id in self.paused:
+            if share("late", *effect.id, effect.attempt) < 0.3:
+                del self.paused[effect.id]
+                self.finished_ids.add(effect.id)
+                self.report(self._finished(effect))
+            return
         if self.running.get(effect.id) != (effect.attempt, effect.worker):
             # Its slot is gone; the late report changes nothing.
             self.ignores(self._finished(effect))
@@ -329,7 +344,14 @@ class FakeShell:
             version_min=self.tokens_version[effect.id, effect.attempt],
         )
 
+    def _on_PauseSample(self, effect):
+        assert self.running.pop(effect.id) == (effect.attempt, effect.worker)
+        self.paused[effect.id] = effect.attempt
+
     def _on_CancelSample(self, effect):
+        if effect.id in self.paused:
+            assert self.paused.pop(effect.id) == effect.attempt
+            return
         assert self.running[effect.id] == (effect.attempt, effect.worker)
         self._vacate(effect.id)
 
@@ -453,12 +475,14 @@ class FakeShell:
         assert not [s for s in self.running if s[:2] == effect.group]
         self.history.dropped[effect.group] = effect.reason
         for sample in self._samples(effect.group):
+            assert sample not in self.paused
             self.scoring.pop(sample, None)
         self.started_groups.pop(int(effect.group.uid[1:]), None)
 
     def _on_Finish(self, effect):
         assert not self.is_learner_busy
         assert not self.running
+        assert not self.paused
         self.finish = effect
 
     # Bookkeeping.

@@ -3,6 +3,7 @@ import pytest
 from jigsaw_jax.records import SampleId
 from jigsaw_jax.schedule.admission import admission
 from jigsaw_jax.schedule.gap import Gap
+from jigsaw_jax.schedule.lengths import Lengths
 from jigsaw_jax.schedule.requests import Requests
 from jigsaw_jax.settings import Pipeline
 
@@ -110,3 +111,67 @@ def test_ranks_that_are_out_of_date_do_not_pile_up():
 def test_an_adaptive_frontier_is_refused_where_nothing_trains_meanwhile():
     with pytest.raises(ValueError, match="'sync'"):
         Pipeline(admission="frontier_adaptive", mode="sync")
+
+
+def longest_first(known, *orders, samples=2):
+    lengths = Lengths()
+    for order, length in known.items():
+        lengths.add(f"p{order}", length)
+    requests = Requests(lengths)
+    for order in orders:
+        requests.add(order, [SampleId(f"p{order}", 0, i) for i in range(samples)])
+    return requests, lengths
+
+
+def test_longest_first_probes_then_takes_the_unknown_then_the_longest():
+    requests, _ = longest_first({1: 10, 2: 90, 3: 50}, 1, 2, 7, 3, 8)
+    assert drain(rule("fifo"), requests) == [
+        *[(7, 0), (8, 0)],
+        *[(7, 1), (8, 1)],
+        *[(2, 0), (2, 1), (3, 0), (3, 1), (1, 0), (1, 1)],
+    ]
+
+
+def test_a_finished_sibling_changes_when_a_request_enters():
+    requests, lengths = longest_first({1: 10, 2: 20}, 1, 2, 3)
+    assert rule("fifo").choose(requests) == 3
+    requests.pop(3)
+    lengths.add("p3", 15)
+    requests.rank(3)
+    assert drain(rule("fifo"), requests) == [(2, 0), (2, 1), (3, 1), (1, 0), (1, 1)]
+
+
+def test_another_epoch_of_a_prompt_is_found_although_its_rank_is_out_of_date():
+    lengths = Lengths()
+    requests = Requests(lengths)
+    requests.add(1, [SampleId("main/7/0", 0, 0)])
+    requests.add(2, [SampleId("main/7/1", 0, 0)])
+    lengths.add("main/7/0", 5)
+    requests.rank(1)
+    taken = []
+    while (order := requests.first()) is not None:
+        taken.append(requests.pop(order).uid)
+    assert sorted(taken) == ["main/7/0", "main/7/1"]
+
+
+def test_the_longest_of_a_frontier_goes_before_a_longer_one_outside():
+    requests, _ = longest_first({1: 10, 2: 20, 3: 90}, 3, 2, 1, samples=1)
+    choice = rule("frontier_priority", width=2)
+    assert drain(choice, requests) == [(2, 0), (1, 0), (3, 0)]
+
+
+def test_what_is_put_back_goes_before_all_that_waits_in_its_order():
+    requests = requests_of(1, 2)
+    first, second = requests.pop(1), requests.pop(1)
+    requests.put_back(1, second)
+    requests.put_back(1, first)
+    assert drain(rule("fifo"), requests) == [(1, 0), (1, 1), (2, 0), (2, 1)]
+
+
+def test_what_is_withdrawn_enters_no_more():
+    requests = requests_of(1, 2)
+    requests.withdraw(1, SampleId("p1", 0, 0))
+    requests.withdraw(2, SampleId("p2", 0, 1))
+    requests.withdraw(2, SampleId("p2", 0, 0))
+    assert drain(rule("fifo"), requests) == [(1, 1)]
+    assert requests.frontier(9) == [1, 2]

@@ -43,6 +43,20 @@ def test_capacity_is_the_bound_less_all_that_was_admitted_and_not_dropped(
     assert found == max((2 + version + 1) * 4 - (consumed + outstanding), 0)
 
 
+def test_an_over_issue_narrows_how_far_sampling_may_run_ahead():
+    settings = Pipeline(
+        mode="async",
+        staleness_max=2,
+        groups_per_update=4,
+        groups_per_round=4,
+        over_issue_groups=3,
+    )
+    # The four of the update under way and three beyond it.
+    found = capacity(settings, version=5, updates_done=5, outstanding=0)
+    assert found == 7
+    assert capacity(settings, version=5, updates_done=5, outstanding=6) == 1
+
+
 def can_all_meet(deadlines, *, update, free, size):
     """Whether some assignment of groups to places is in time, by trying all."""
     places = [update] * free

@@ -21,13 +21,18 @@ def random_run(rng) -> Run:
     """Any small run; `rng` has `choice`."""
     mode = rng.choice(["sync", "stream", "async"])
     per_update = rng.choice([1, 2, 3])
+    staleness_max = rng.choice([0, 1, 2, 3]) if mode == "async" else 0
     return Run(
         settings=Settings(
             mode=mode,
             groups_per_update=per_update,
             groups_per_round=per_update * rng.choice([1, 2, 3]),
             samples_per_group=rng.choice([2, 3]),
-            staleness_max=rng.choice([0, 1, 2, 3]) if mode == "async" else 0,
+            staleness_max=staleness_max,
+            over_issue_groups=rng.choice([0, staleness_max * per_update // 2]),
+            early_stop=staleness_max > 0 and rng.choice([False, True]),
+            request_order=rng.choice(["arrival", "longest_first"]),
+            refill_groups_max=0 if mode == "async" else rng.choice([0, 1, 4]),
             admission=rng.choice(ADMISSIONS if mode != "sync" else ADMISSIONS[:3]),
             frontier_groups=rng.choice([1, 2]),
             filter=rng.choice(["drop", "keep"]),

@@ -1,0 +1,244 @@
+"""Over-issue, early stop, refills and lost samples, as settings of a run."""
+
+import pytest
+
+from jigsaw_jax import records
+from jigsaw_jax.records import SampleId
+from jigsaw_jax.settings import Pipeline as Settings
+from tests.schedule.fake_shell import (
+    any_order,
+    effects,
+    finished,
+    last,
+    make,
+    position,
+    trained_uids,
+)
+
+ASYNC = {"mode": "async", "staleness_max": 2, "filter": "keep"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        ({"mode": "stream", "over_issue_groups": 1}, "over_issue_groups"),
+        ({**ASYNC, "over_issue_groups": 17}, "at most .* = 16"),
+        ({"mode": "async", "early_stop": True}, "early_stop"),
+        ({"mode": "stream", "early_stop": True}, "early_stop"),
+        ({"mode": "async", "refill_groups_max": 1}, "refill_groups_max"),
+        ({"request_order": "shortest"}, "request_order"),
+        ({"lost_after_s": -1.0}, "lost_after_s"),
+    ],
+)
+def test_options_that_do_not_fit_together_are_refused(wrong, word):
+    with pytest.raises(ValueError, match=word):
+        Settings(**wrong)
+
+
+# Over-issue and early stop.
+
+
+def test_no_more_groups_are_under_way_than_an_update_has_and_the_over_issue():
+    shell = make(**ASYNC, over_issue_groups=1, updates=6)
+    shell.run_while(lambda: set(shell.kinds()) & {"offer", "sample"})
+    assert (
+        len(shell.pipeline.outstanding()) - len(shell.pipeline._source.waiting()) == 3
+    )
+
+
+def stopped(**choices):
+    """A run whose second update's samples run when the first is full."""
+    shell = make(
+        **ASYNC, early_stop=True, over_issue_groups=2, workers=(("a", 8),), **choices
+    )
+    shell.run_while(
+        lambda: not effects(shell, records.PauseSample), last("sample", "step")
+    )
+    return shell
+
+
+def test_a_full_update_stops_what_runs_and_its_version_lets_it_go_on():
+    shell = stopped()
+    pauses = effects(shell, records.PauseSample)
+    paused = [(effect.id, effect.attempt) for effect in pauses]
+    assert paused
+    assert not shell.running
+    assert shell.pipeline.ledger_counts()["paused"] == len(paused)
+    shell.run_while(
+        lambda: not effects(shell, records.VersionPublished), last("sample")
+    )
+    resumed = [e for e in effects(shell, records.AdmitSample) if e.is_resumed]
+    # Before anything new, and in the order in which they first entered.
+    firsts = [e.id for e in effects(shell, records.AdmitSample) if not e.is_resumed]
+    assert [e.id for e in resumed] == sorted(
+        (sample for sample, _ in paused), key=firsts.index
+    )
+    assert {(e.id, e.attempt) for e in resumed} == set(paused)
+    assert {e.version for e in resumed} == {1}
+
+
+def test_nothing_enters_while_an_update_that_is_full_is_not_yet_served():
+    shell = stopped()
+    before = len(effects(shell, records.AdmitSample))
+    shell.join("b", 4)
+    assert len(effects(shell, records.AdmitSample)) == before
+
+
+def test_a_sample_that_ended_before_it_was_stopped_counts_and_does_not_run_again():
+    shell = stopped()
+    pause = effects(shell, records.PauseSample)[0]
+    events = shell.pipeline.apply(
+        records.SampleFinished(
+            now_s=0.0, id=pause.id, attempt=pause.attempt, num_tokens=3, version_min=0
+        )
+    )
+    assert events == [records.ScoreSample(id=pause.id, attempt=pause.attempt)]
+
+
+def test_a_stopped_sample_whose_tokens_are_lost_is_drawn_again():
+    shell = stopped()
+    pause = effects(shell, records.PauseSample)[0]
+    shell.fail(sorted(shell.paused).index(pause.id))
+    assert pause.id not in shell.paused
+    shell.run_to_end(any_order(0))
+    attempts = [
+        (e.attempt, e.is_resumed)
+        for e in effects(shell, records.AdmitSample)
+        if e.id == pause.id
+    ]
+    assert attempts[:2] == [(0, False), (1, False)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_token_is_sampled_under_an_older_version_than_the_newest_when_stopped(seed):
+    shell = finished(any_order(seed), **ASYNC, early_stop=True, updates=8)
+    ages = [age for update in shell.history.ages for age in update]
+    assert max(ages) <= 2
+    # What runs while the learner steps would be older for nothing.
+    for number, item in enumerate(shell.trace):
+        if isinstance(item, records.StepUpdate):
+            later = shell.trace[number:]
+            published = [isinstance(i, records.VersionPublished) for i in later]
+            until = later[: published.index(True)] if any(published) else later
+            assert not [i for i in until if isinstance(i, records.AdmitSample)]
+
+
+# Refills.
+
+
+def test_a_round_that_loses_groups_trains_r_groups_nevertheless():
+    shell = finished(flat=0.4, mode="stream", updates=6, refill_groups_max=50)
+    assert [len(groups) for groups in shell.history.trained] == [2] * 6
+    assert len(effects(shell, records.PublishVersion)) == 3 - 1
+    assert shell.pipeline.dropped_reasons()["zero_variance"] > 2
+
+
+def test_a_barrier_waits_for_the_refills_too():
+    shell = finished(flat=0.4, mode="sync", updates=2, refill_groups_max=50)
+    first_gradient = position(shell, records.AccumulateGroups)
+    drops = [
+        i for i in shell.trace[:first_gradient] if isinstance(i, records.DropGroup)
+    ]
+    offered = {i.id.uid for i in effects(shell, records.AdmitSample)}
+    assert drops
+    assert len(offered) == 4 + len(drops)
+
+
+def test_refills_end_at_their_limit_and_the_round_with_what_it_has():
+    shell = finished(flat=1.0, mode="stream", refill_groups_max=3, empty_rounds_max=2)
+    assert shell.pipeline.round == 2
+    assert shell.pipeline.dropped_reasons() == {"zero_variance": 2 * (4 + 3)}
+    assert "2 rounds in a row" in shell.finish.error
+
+
+def test_refills_end_with_the_data():
+    shell = finished(
+        flat=0.5, mode="stream", prompts=9, refill_groups_max=50, updates=50
+    )
+    assert shell.finish.error is None
+    ended = shell.pipeline.ended()
+    assert len(ended) == 9
+
+
+@pytest.mark.parametrize("mode", ["sync", "stream"])
+def test_which_groups_a_round_has_does_not_depend_on_timing(mode):
+    def groups(seed):
+        shell = finished(
+            any_order(seed), flat=0.4, mode=mode, updates=6, refill_groups_max=50
+        )
+        updates = trained_uids(shell)
+        return [sorted(updates[i] + updates[i + 1]) for i in range(0, 6, 2)]
+
+    first = groups(0)
+    for seed in range(1, 8):
+        assert groups(seed) == first
+
+
+# Lost samples.
+
+
+def test_a_sample_that_is_not_heard_of_is_sent_out_again_and_its_slot_is_free():
+    shell = make(lost_after_s=60.0, workers=(("a", 1),))
+    shell.run_while(lambda: not shell.running)
+    (lost,) = effects(shell, records.AdmitSample)
+    shell.apply(records.TimePassed(now_s=59.0))
+    assert effects(shell, records.CancelSample) == []
+    shell.apply(records.TimePassed(now_s=60.0))
+    (cancelled,) = effects(shell, records.CancelSample)
+    assert (cancelled.id, cancelled.attempt) == (lost.id, 0)
+    assert len(shell.running) == 1
+    # Behind what waits.
+    assert list(shell.running) == [SampleId(lost.id.uid, 0, 1)]
+
+
+def test_a_reward_that_never_answers_has_its_sample_drawn_again():
+    shell = make(lost_after_s=60.0, attempts_max=2)
+    shell.run_while(lambda: not shell.scoring, last("score"))
+    (sample,) = shell.scoring
+    shell.apply(records.TimePassed(now_s=60.0))
+    counts = [e.attempt for e in effects(shell, records.AdmitSample) if e.id == sample]
+    assert counts[0] == 0
+    assert shell.pipeline.ledger_counts()["waiting_env"] == 0
+    again = shell.pipeline._ledger.attempt(sample)
+    assert again == 1
+
+
+def test_the_message_that_nothing_can_train_names_the_limit_not_what_came_at_once():
+    shell = make(
+        flat=1.0,
+        mode="async",
+        staleness_max=3,
+        empty_rounds_max=3,
+        workers=(("a", 40),),
+    )
+    shell.run_while(lambda: set(shell.kinds()) & {"offer", "sample"}, last("score"))
+    scores = [
+        records.SampleScored(now_s=0.0, id=sample, attempt=0, value=0.5)
+        for sample in shell.scoring
+    ]
+    assert len(scores) == 8 * 2
+    shell.pipeline.apply(*scores)
+    durable = records.CheckpointDurable(now_s=0.0, updates=0)
+    (finish,) = shell.pipeline.apply(durable)
+    assert isinstance(finish, records.Finish)
+    # Eight groups are four rounds' worth, and all came in one call.
+    assert finish.error is not None
+    assert "in 3 rounds in a row" in finish.error
+
+
+def test_a_loss_that_is_heard_of_after_the_restart_takes_nothing_away():
+    shell = make(workers=())
+    joined = [
+        records.WorkerJoined(now_s=0.0, worker="a", slots=2, incarnation=life)
+        for life in (1, 2)
+    ]
+    lost = records.WorkerLost(now_s=0.0, worker="a", incarnation=1)
+    shell.slots["a"] = 2
+    shell.run_while(lambda: "offer" in shell.kinds())
+    shell.apply(joined[0])
+    assert len(shell.running) == 2
+    shell.running.clear()
+    shell.apply(joined[1])
+    assert len(shell.running) == 2
+    for late in (lost, *joined):
+        shell.ignores(late)

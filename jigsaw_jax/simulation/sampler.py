@@ -29,10 +29,12 @@ class Job:
     shares: whether another of its group has the same prompt in this worker's cache.
     held: tokens in the cache.
     admitted_s: when it got its slot.
-    started_s: when it began to decode, None before.
+    started_s: when it began to decode, or went on after a pause; None before.
     version: the weights that its first token comes from.
     lane: row of the timeline.
-    is_cancelled: whether its slot was taken away.
+    is_cancelled: whether its slot was taken away for good.
+    is_paused: whether its slot was taken away, its tokens kept.
+    is_out: whether it has left the batch and waits to be resumed.
     """
 
     id: SampleId
@@ -47,6 +49,8 @@ class Job:
     version: int = 0
     lane: int = 0
     is_cancelled: bool = False
+    is_paused: bool = False
+    is_out: bool = False
 
 
 class Worker:
@@ -80,6 +84,7 @@ class Worker:
         self._agenda = agenda
         self._started, self._finished = started, finished
         self._jobs: dict[SampleId, Job] = {}
+        self._paused: dict[SampleId, Job] = {}
         self._prompts: dict[tuple[str, int], int] = {}
         self._waiting: list[Job] = []
         self._batch: list[tuple[int, int, Job]] = []
@@ -94,7 +99,7 @@ class Worker:
         self._planned_steps = 0
         # When the last boundary was, or its prefills end.
         self._at_s = agenda.now_s
-        self._is_settling = self._has_cancelled = False
+        self._is_settling = self._has_leavers = False
         self._held_s = 0.0
         self.steps = 0
 
@@ -102,6 +107,11 @@ class Worker:
         """Give a slot to a job; it enters the batch at the next call boundary."""
         group = job.id.uid, job.id.draw
         job.shares = self._prompts.get(group, 0) > 0
+        self._occupy(job)
+        self._wait(job)
+
+    def _occupy(self, job: Job) -> None:
+        group = job.id.uid, job.id.draw
         self._prompts[group] = self._prompts.get(group, 0) + 1
         job.admitted_s = self._agenda.now_s
         if not self._lanes:
@@ -110,20 +120,45 @@ class Worker:
             self._lanes_used += 1
         job.lane = heapq.heappop(self._lanes)
         self._jobs[job.id] = job
-        self._wait(job)
 
     def cancel(self, sample: SampleId) -> None:
         """Take a job's slot away; its batch is smaller from the next boundary on."""
+        job = self._jobs.get(sample) or self._paused.pop(sample, None)
+        if job is not None:
+            if not job.is_paused:
+                self._leave(job)
+            job.is_cancelled = self._has_leavers = True
+            self._plan_boundary()
+
+    def pause(self, sample: SampleId) -> None:
+        """Take a job's slot away, but keep what it has at the next boundary."""
         job = self._jobs.get(sample)
         if job is not None:
             self._leave(job)
-            job.is_cancelled = self._has_cancelled = True
+            self._paused[sample] = job
+            job.is_paused = self._has_leavers = True
             self._plan_boundary()
+
+    def resume(self, sample: SampleId) -> bool:
+        """Give a paused job a slot again; False where there is none."""
+        job = self._paused.pop(sample, None)
+        if job is None:
+            return False
+        job.is_paused = False
+        self._occupy(job)
+        # Where it has not left the batch, it decodes on.
+        job.started_s = self._agenda.now_s
+        if job.is_out:
+            job.is_out, job.started_s = False, None
+            self._wait(job)
+        return True
 
     def lose(self) -> None:
         """Everything that runs is gone, and the worker with it."""
         for job in list(self._jobs.values()):
             self._leave(job)
+            job.is_cancelled = True
+        for job in self._paused.values():
             job.is_cancelled = True
         self._plan += 1
 
@@ -178,8 +213,8 @@ class Worker:
         self._at_s = max(self._agenda.now_s, self._at_s)
         self.steps += self._planned_steps
         self._context += len(self._batch) * self._planned_steps
-        if self._has_cancelled:
-            self._drop_cancelled()
+        if self._has_leavers:
+            self._drop_leavers()
         while self._batch and self._batch[0][0] <= self.steps:
             end, _, job = heapq.heappop(self._batch)
             self._end_leg(job, end)
@@ -193,7 +228,9 @@ class Worker:
             return
         self._is_settling = False
         for job in self._waiting:
-            if not job.is_cancelled:
+            if job.is_paused:
+                job.is_out = True
+            elif not job.is_cancelled:
                 self._enter(job)
         self._waiting.clear()
         if not self._batch:
@@ -227,16 +264,29 @@ class Worker:
         if job.legs:
             self._agenda.after(job.tool_s.pop(0), self._return, job)
             return
-        self._leave(job)
+        if job.is_paused:
+            # The pause came too late.
+            del self._paused[job.id]
+        else:
+            self._leave(job)
         self._finished(job)
 
     def _return(self, job: Job) -> None:
-        if not job.is_cancelled:
+        if job.is_paused:
+            job.is_out = True
+        elif not job.is_cancelled:
             self._wait(job)
 
-    def _drop_cancelled(self) -> None:
-        self._has_cancelled = False
-        kept = [entry for entry in self._batch if not entry[2].is_cancelled]
+    def _drop_leavers(self) -> None:
+        self._has_leavers = False
+        kept = []
+        for end, count, job in self._batch:
+            if job.is_paused and end > self.steps and not job.is_cancelled:
+                job.held += job.legs[0] - (end - self.steps)
+                job.legs[0] = end - self.steps
+                job.is_out = True
+            elif not job.is_cancelled:
+                kept.append((end, count, job))
         if len(kept) < len(self._batch):
             heapq.heapify(kept)
             self._batch = kept

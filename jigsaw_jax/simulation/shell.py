@@ -182,7 +182,12 @@ class Shell:
         )
         self._joined_s[member.name] = now_s
         self._post(
-            records.WorkerJoined(now_s=now_s, worker=member.name, slots=member.slots)
+            records.WorkerJoined(
+                now_s=now_s,
+                worker=member.name,
+                slots=member.slots,
+                incarnation=life + 1,
+            )
         )
         seconds = fleet.lifetime_s(self._train, self._seed, member.name, life)
         if seconds is not None:
@@ -193,7 +198,9 @@ class Shell:
         self._account(member)
         del self._workers[member.name]
         now_s = self.agenda.now_s
-        self._post(records.WorkerLost(now_s=now_s, worker=member.name))
+        self._post(
+            records.WorkerLost(now_s=now_s, worker=member.name, incarnation=life + 1)
+        )
         repair_s = self._train.simulation.fleet.repair_s
         self.agenda.after(repair_s, self._join, member, life + 1)
 
@@ -220,6 +227,9 @@ class Shell:
             # It is lost and the machine is about to hear of it.
             return
         sample = effect.id
+        if effect.is_resumed:
+            self._resume(effect, worker)
+            return
         legs = self._workload.legs(sample)
         waits = [self._workload.tool_s(sample, i) for i in range(len(legs) - 1)]
         self._homes[sample] = effect.worker
@@ -233,6 +243,23 @@ class Shell:
                 version=effect.version,
             )
         )
+
+    def _resume(self, effect: records.AdmitSample, worker: Worker) -> None:
+        """Go on with a paused sample; one that is nowhere went with its worker."""
+        own = self._tokens.get(GroupId(effect.id.uid, effect.id.draw), {})
+        if not worker.resume(effect.id) and effect.id.sample not in own:
+            self._post(
+                records.SampleFailed(
+                    now_s=self.agenda.now_s,
+                    id=effect.id,
+                    attempt=effect.attempt,
+                    reason="its worker was lost",
+                )
+            )
+
+    def _pause_sample(self, effect: records.PauseSample) -> None:
+        if effect.worker in self._workers:
+            self._workers[effect.worker].pause(effect.id)
 
     def _cancel_sample(self, effect: records.CancelSample) -> None:
         if effect.worker in self._workers:
@@ -282,6 +309,7 @@ _CARRIERS: dict[type[Effect], Callable[[Shell, Any], None]] = {
     records.RequestPrompts: Shell._request_prompts,
     records.AdmitSample: Shell._admit_sample,
     records.CancelSample: Shell._cancel_sample,
+    records.PauseSample: Shell._pause_sample,
     records.ScoreSample: Shell._score_sample,
     records.AccumulateGroups: Shell._accumulate_groups,
     records.StepUpdate: Shell._step_update,

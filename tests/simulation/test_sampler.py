@@ -127,6 +127,37 @@ def test_a_cancelled_job_leaves_at_the_next_boundary_and_never_ends():
     assert bench.run() == {1: 6.0}
 
 
+def test_a_paused_job_goes_on_from_where_it_stopped():
+    bench = Bench(SHARED)
+    bench.admit(0.0, 0, 6)
+    bench.admit(0.0, 1, 4)
+    bench.agenda.at(3.0, bench.worker.pause, SampleId("a", 0, 0))
+    bench.agenda.at(20.0, bench.worker.resume, SampleId("a", 0, 0))
+    # Two steps of 2 s until 4 s, then one of them alone; 4 of 6 tokens are left.
+    assert bench.run() == {0: 24.0, 1: 6.0}
+    assert bench.worker.held_s() == 3.0 + 6.0 + 4.0
+
+
+def test_a_pause_that_comes_too_late_changes_nothing():
+    bench = Bench()
+    bench.admit(0.0, 0, 2)
+    bench.agenda.at(1.5, bench.worker.pause, SampleId("a", 0, 0))
+    bench.agenda.at(
+        9.0, lambda: resumed.append(bench.worker.resume(SampleId("a", 0, 0)))
+    )
+    resumed = []
+    assert bench.run() == {0: 2.0}
+    assert resumed == [False]
+
+
+def test_a_job_resumed_within_the_same_call_never_left():
+    bench = Bench(Decode(lines=(Line(fixed_s=1.0),), calls=8))
+    bench.admit(0.0, 0, 12)
+    bench.agenda.at(2.0, bench.worker.pause, SampleId("a", 0, 0))
+    bench.agenda.at(3.0, bench.worker.resume, SampleId("a", 0, 0))
+    assert bench.run() == {0: 12.0}
+
+
 def test_a_slow_worker_takes_longer_by_its_speed():
     bench = Bench(speed=0.5)
     bench.admit(0.0, 0, 3)

@@ -149,6 +149,7 @@ def test_every_completion_ends_once_and_no_slot_is_used_twice(
         Pipeline__mode=mode,
         Pipeline__admission="fifo",
         Pipeline__staleness_max=1 if mode == "async" else 0,
+        Pipeline__early_stop=mode == "async",
         Fleet__workers=workers,
         Fleet__failure_every_s=failure_s,
         Fleet__repair_s=20.0,
@@ -173,8 +174,10 @@ def test_every_completion_ends_once_and_no_slot_is_used_twice(
                 records.SampleId(event["uid"], event["draw"], event["sample"])
             )
             assert event["num_tokens"] == lengths
-            # A step a second, and never fewer steps than tokens.
-            assert event["end_s"] - event["start_s"] >= lengths - 1e-6
+            # A step a second, and never fewer steps than tokens; what was paused has
+            # its last part here.
+            is_whole = event["end_s"] - event["start_s"] >= lengths - 1e-6
+            assert is_whole or mode == "async"
     for own in intervals.values():
         own.sort()
         pairs = itertools.pairwise(own)

@@ -89,6 +89,8 @@ class Costs:
         `generation`), "plan" (a plan's JSON) or "run" (a run directory's events);
         all but the first replace the constants.
       path: of the plan or of the run directory.
+      more_plans: further plans; each side takes the one of as many chips as it has, and
+        `path` where there is none.
       generation: of the chips.
       decode_s: of a step, whatever runs.
       decode_sequence_s: more for each sequence that runs.
@@ -109,6 +111,7 @@ class Costs:
 
     source: str = "constants"
     path: str | None = None
+    more_plans: tuple[str, ...] = ()
     generation: str = "v5e"
     decode_s: float = 0.02
     decode_sequence_s: float = 0.0
@@ -142,6 +145,11 @@ class Costs:
             raise ValueError(
                 "Costs.path must be set exactly where Costs.source is 'plan' or "
                 f"'run', got {self.source!r} and {self.path!r}"
+            )
+        if self.more_plans and self.source != "plan":
+            raise ValueError(
+                "Costs.more_plans must be empty unless Costs.source is 'plan', "
+                f"got {self.more_plans!r}"
             )
 
 

@@ -8,9 +8,11 @@ it carries to others, docs/simulator.md has.
 """
 
 import dataclasses
+import functools
 import json
 import math
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 from jigsaw_jax.planning import flops, memory
@@ -29,6 +31,8 @@ class Stretch:
     """A plan's kernels over the roofline's at the same shapes; 1 without a plan.
 
     Attributes:
+      sampler_chips: of the plan's sampler; 0 without a plan.
+      learner_chips: of its learner.
       decode: of a decode step.
       prefill: of a prompt.
       gradient: of a micro-batch.
@@ -38,6 +42,8 @@ class Stretch:
         the micro-batch's own gradients; None where only a lower bound is known.
     """
 
+    sampler_chips: int = 0
+    learner_chips: int = 0
     decode: float = 1.0
     prefill: float = 1.0
     gradient: float = 1.0
@@ -52,11 +58,31 @@ class Model:
     Args:
       train: the run.
       chip: of both sides.
-      stretch: what a plan says.
+      stretches: what plans say; the first serves where no other is of as many chips.
+
+    Attributes:
+      chip: of both sides.
     """
 
-    def __init__(self, train: Train, chip: Chip, stretch: Stretch) -> None:
-        self._train, self.chip, self._stretch = train, chip, stretch
+    def __init__(self, train: Train, chip: Chip, stretches: Sequence[Stretch]) -> None:
+        self._train, self.chip, self._stretches = train, chip, stretches
+
+    def planned(self) -> dict[str, bool]:
+        """Whether each side has as many chips as some plan's; others are carried."""
+        chips = self._chips()
+        return {
+            side: any(getattr(one, f"{side}_chips") == num for one in self._stretches)
+            for side, num in chips.items()
+        }
+
+    def _chips(self) -> dict[str, int]:
+        mesh = self._train.mesh
+        return {"sampler": mesh.sampler_tensor, "learner": mesh.learner_devices}
+
+    def _stretch(self, side: str, chips: int | None = None) -> Stretch:
+        wanted = self._chips()[side] if chips is None else chips
+        same = [s for s in self._stretches if getattr(s, f"{side}_chips") == wanted]
+        return (same or self._stretches)[0]
 
     def decode(self, slots: int, tensor: int) -> Decode:
         """Decode steps of a worker with so many slots on so many chips.
@@ -66,8 +92,9 @@ class Model:
         """
         train = _with(self._train, slots=slots, sampler_tensor=tensor)
         kernels_s, wire_s = decode_parts_s(train, self.chip)
-        step_s = kernels_s * self._stretch.decode + wire_s
-        prompt_s = prefill_roofline_s(train, self.chip) * self._stretch.prefill
+        stretch = self._stretch("sampler", tensor)
+        step_s = kernels_s * stretch.decode + wire_s
+        prompt_s = prefill_roofline_s(train, self.chip) * stretch.prefill
         # A prompt costs its bucket, however short it is.
         tokens = max(train.simulation.workload.prompt_tokens, 1)
         return Decode(
@@ -80,7 +107,8 @@ class Model:
         """The learner's work, and a publish that hands each chip its share."""
         train, chip = self._train, self.chip
         kernels_s, wire_s = gradient_parts_s(train, chip)
-        gradient_s = max(kernels_s * self._stretch.gradient, wire_s)
+        stretch = self._stretch("learner")
+        gradient_s = max(kernels_s * stretch.gradient, wire_s)
         params = sizes.num_params(train.decoder)
         # Weights go over the data-centre network or the host: a link a worker is the
         # slowest of what the runtime does.
@@ -89,16 +117,17 @@ class Model:
         return Training(
             micro_s=micro_shapes(train, gradient_s),
             row_tokens=train.learner.row_tokens,
-            step_s=step_roofline_s(train, chip) * self._stretch.step,
+            step_s=step_roofline_s(train, chip) * stretch.step,
             publish_s=costs.publish_s or publish_s,
             checkpoint_s=costs.checkpoint_s,
         )
 
     def memory_bytes(self) -> dict[str, float]:
         """Bytes on one chip of each side, temporaries as the plan scales them."""
-        train, stretch = self._train, self._stretch
+        train, stretch = self._train, self._stretch("sampler")
         cache = memory.sampler(train).scaled["KV cache"]
         sampler = memory.sampler(train, stretch.sampler_ratio * cache)
+        stretch = self._stretch("learner")
         if stretch.learner_bytes is None:
             return {"sampler": sampler.total, "learner": memory.learner(train).total}
         spread = train.mesh.data * train.mesh.fsdp
@@ -129,13 +158,14 @@ def model_of(train: Train) -> Model:
                 f"Costs.generation must be one of {', '.join(CHIPS)}, "
                 f"got {costs.generation!r}"
             )
-        return Model(train, CHIPS[costs.generation], Stretch())
+        return Model(train, CHIPS[costs.generation], [Stretch()])
     assert costs.path is not None
-    plan = read_plan(costs.path)
-    chip = parse_slice("topology", plan["sampler"]["topology"]).chip
-    return Model(train, chip, stretch_of(train, plan, chip))
+    plans = [read_plan(path) for path in (costs.path, *costs.more_plans)]
+    chip = parse_slice("topology", plans[0]["sampler"]["topology"]).chip
+    return Model(train, chip, [stretch_of(train, plan, chip) for plan in plans])
 
 
+@functools.cache
 def read_plan(path: str) -> dict[str, Any]:
     """A plan as `python -m jigsaw_jax.plan --json` wrote it.
 
@@ -190,6 +220,8 @@ def stretch_of(train: Train, plan: dict[str, Any], chip: Chip) -> Stretch:
     tokens = at.learner.rows * at.learner.row_tokens / spread
     cache = memory.sampler(at).scaled["KV cache"]
     return Stretch(
+        sampler_chips=at.mesh.sampler_tensor,
+        learner_chips=at.mesh.learner_devices,
         decode=(sampler["decode_step_s"] - decode_wire_s) / decode_s,
         prefill=sampler["prefill_s"] / prefill_roofline_s(at, chip),
         gradient=gradient["time_s"] / gradient_parts_s(at, chip)[0],

@@ -38,12 +38,14 @@ class Candidate:
       values: what it sets, by name.
       train: the run with it.
       hbm: share of a chip's HBM, by side.
+      is_planned: whether a plan has as many chips as each side; else it is carried.
       bound_s: least possible round.
     """
 
     values: Mapping[str, Any]
     train: Train
     hbm: Mapping[str, float]
+    is_planned: bool
     bound_s: float
 
     @property
@@ -198,7 +200,13 @@ def _fitting(values: dict[str, Any], train: Train) -> Candidate | None:
         updates=pipeline.groups_per_round // pipeline.groups_per_update,
     )
     bound_s = least.seconds + found.training.publish_s
-    return Candidate(values=values, train=train, hbm=hbm, bound_s=bound_s)
+    return Candidate(
+        values=values,
+        train=train,
+        hbm=hbm,
+        is_planned=all(model.planned().values()),
+        bound_s=bound_s,
+    )
 
 
 def _finalists(times: list[tuple[float, Candidate]]) -> list[Candidate]:
@@ -306,9 +314,10 @@ def _text(one: Ranked) -> str:
     learner, workers, tensor = one.candidate.split
     shown = {n: v for n, v in one.candidate.values.items() if n not in _SPLIT}
     settings = ", ".join(f"{name} = {value!r}" for name, value in shown.items())
+    carried = "" if one.candidate.is_planned else " (no plan has these slices)"
     return (
         f"{learner} chips for the learner, {workers} x {tensor} for the sampler, "
-        f"{settings}: {one.round_s:,.2f} s a round"
+        f"{settings}: {one.round_s:,.2f} s a round{carried}"
     )
 
 

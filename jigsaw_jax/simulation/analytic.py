@@ -12,7 +12,7 @@ import functools
 import json
 import math
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jigsaw_jax.planning import flops, memory
@@ -31,8 +31,7 @@ class Stretch:
     """A plan's kernels over the roofline's at the same shapes; 1 without a plan.
 
     Attributes:
-      sampler_chips: of the plan's sampler; 0 without a plan.
-      learner_chips: of its learner.
+      chips: of the plan's sides; none without a plan.
       decode: of a decode step.
       prefill: of a prompt.
       gradient: of a micro-batch.
@@ -42,8 +41,7 @@ class Stretch:
         the micro-batch's own gradients; None where only a lower bound is known.
     """
 
-    sampler_chips: int = 0
-    learner_chips: int = 0
+    chips: Mapping[str, int] = dataclasses.field(default_factory=dict)
     decode: float = 1.0
     prefill: float = 1.0
     gradient: float = 1.0
@@ -71,7 +69,7 @@ class Model:
         """Whether each side has as many chips as some plan's; others are carried."""
         chips = self._chips()
         return {
-            side: any(getattr(one, f"{side}_chips") == num for one in self._stretches)
+            side: any(one.chips.get(side) == num for one in self._stretches)
             for side, num in chips.items()
         }
 
@@ -81,7 +79,7 @@ class Model:
 
     def _stretch(self, side: str, chips: int | None = None) -> Stretch:
         wanted = self._chips()[side] if chips is None else chips
-        same = [s for s in self._stretches if getattr(s, f"{side}_chips") == wanted]
+        same = [one for one in self._stretches if one.chips.get(side) == wanted]
         return (same or self._stretches)[0]
 
     def decode(self, slots: int, tensor: int) -> Decode:
@@ -220,8 +218,10 @@ def stretch_of(train: Train, plan: dict[str, Any], chip: Chip) -> Stretch:
     tokens = at.learner.rows * at.learner.row_tokens / spread
     cache = memory.sampler(at).scaled["KV cache"]
     return Stretch(
-        sampler_chips=at.mesh.sampler_tensor,
-        learner_chips=at.mesh.learner_devices,
+        chips={
+            "sampler": at.mesh.sampler_tensor,
+            "learner": at.mesh.learner_devices,
+        },
         decode=(sampler["decode_step_s"] - decode_wire_s) / decode_s,
         prefill=sampler["prefill_s"] / prefill_roofline_s(at, chip),
         gradient=gradient["time_s"] / gradient_parts_s(at, chip)[0],

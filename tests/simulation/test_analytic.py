@@ -38,6 +38,23 @@ def test_at_a_plans_own_shapes_the_prediction_is_the_plan():
     assert hbm["sampler"] == pytest.approx(plan["sampler"]["hbm_bytes"], rel=0.1)
 
 
+def test_each_side_takes_the_plan_of_as_many_chips_as_it_has():
+    (path,) = QWEN.simulation.costs.more_plans
+    four = json.loads((ROOT / path).read_text())
+    at = overrides.apply(
+        QWEN, {"Mesh.sampler_tensor": 4, "Sampler.slots": 96, "Learner.rows": 32}
+    )
+    model = analytic.model_of(at)
+    assert model.planned() == {"sampler": True, "learner": True}
+    step_s = four["sampler"]["decode_step_s"]
+    assert model.decode(96, 4).steps_s(1, 0, 1) == pytest.approx(step_s)
+    # Four chips for the sampler, eight still for the learner.
+    eight = json.loads(PLAN.read_text())["learner"]["programs"]["gradient"]["time_s"]
+    assert model.training().micro_s[0][1] == pytest.approx(eight)
+    lone = analytic.model_of(overrides.apply(QWEN, {"Mesh.sampler_tensor": 1}))
+    assert lone.planned()["sampler"] is False
+
+
 def test_a_decode_step_reads_weights_and_cache_and_sums_over_chips():
     train = make(Sampler__slots=8, Mesh__sampler_tensor=2)
     kernels_s, wire_s = analytic.decode_parts_s(train, SLOW)

@@ -26,5 +26,5 @@ class Lengths:
 
 
 def _prompt(uid: str) -> str:
-    """The uid without its epoch, which stands behind the last slash."""
-    return uid.rsplit("/", 1)[0]
+    """A uid "pipeline/row/epoch" without its epoch; any other is taken whole."""
+    return uid.rsplit("/", 1)[0] if uid.count("/") == 2 else uid

@@ -18,6 +18,9 @@ def test_epochs_of_a_prompt_share_what_is_known_and_rows_do_not():
     found.add("main/7/0", 40)
     assert found.estimate("main/7/3") == 40
     assert found.estimate("main/8/0") is None
+    # Another form of uid may end in the row.
+    found.add("sim/7", 50)
+    assert found.estimate("sim/8") is None
 
 
 def test_what_was_longest_unheard_of_is_forgotten_first(monkeypatch):

@@ -51,8 +51,11 @@ def numbers(outcome: Outcome, baseline: Outcome) -> dict[str, float]:
 def published(
     simulation: Simulation, scenario: str, policy: str, number: str
 ) -> float | tuple[float, float] | None:
-    """What is published of a number, or None."""
-    for name in (scenario, "any"):
+    """What is published of a number, or None; a sweep's choice may stand behind it."""
+    names = [
+        name for name in simulation.published if f"{scenario} ".startswith(f"{name} ")
+    ]
+    for name in (*names, "any"):
         found = simulation.published.get(name, {}).get(policy, {}).get(number)
         if found is not None:
             return found

@@ -55,6 +55,12 @@ def test_a_scenario_says_more_than_any():
     assert (second.published, second.is_met) == ((0.1, 0.3), False)
 
 
+def test_a_sweep_of_a_scenario_is_compared_with_the_scenario():
+    for title, value in (("one", 100.0), ("one SLOTS=3", 100.0), ("oneself", None)):
+        found = compare.published(SIMULATION, title, "b", "train_end_s")
+        assert found == value
+
+
 def test_published_values_read_as_people_write_them():
     assert compare.shown(None, is_share=True) == "not published"
     assert compare.shown((641.0, 712.0), is_share=False) == "641-712"

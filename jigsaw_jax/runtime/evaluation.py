@@ -146,14 +146,6 @@ class Evaluator:
         return self.result(samples)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class EvaluationSampled:
-    """All completions of an evaluation that was begun after `updates` updates."""
-
-    updates: int
-    samples: list[Sample]
-
-
 def completion_text(tokenizer: Tokenizer, sample: Sample) -> str:
     """The completion as people and rewards read it: without its stop token."""
     tokens = sample.tokens

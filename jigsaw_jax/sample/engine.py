@@ -237,44 +237,28 @@ class Engine:
     def place(
         self,
         decode_state: DecodeState,
-        prefix: Prefix,
+        what: Prefix | SlotSnapshot,
         free: Sequence[int],
-        new_tokens_max: Sequence[int],
+        new_tokens_max: Sequence[int] = (),
     ) -> list[int]:
-        """Slots for requests of one prefix, as many as there is room for.
+        """Slots for what is to be inserted, as many as there is room for.
 
         Args:
           decode_state: unchanged.
-          prefix: of the prompt.
+          what: the prefix of a prompt, or one extracted slot.
           free: slots to choose from, released or forgotten.
-          new_tokens_max: cap of each request, in order.
+          new_tokens_max: cap of each request of the prefix, in order.
 
         Returns:
-          Slots of the first requests, for `insert_many`.
+          Slots of the first requests, or of the one extracted.
         """
-        pages = decode_state.pages
+        pages, num = decode_state.pages, max(len(new_tokens_max), 1)
         if pages is None:
-            return list(free[: len(new_tokens_max)])
-        tokens = [prefix.position + cap for cap in new_tokens_max]
-        return pages.place(free, prefix.name, prefix.position, tokens)
-
-    def place_snapshot(
-        self, decode_state: DecodeState, snapshot: SlotSnapshot, free: Sequence[int]
-    ) -> int | None:
-        """The slot of `free` for `insert_snapshot`; None where there are too few pages.
-
-        Args:
-          decode_state: unchanged.
-          snapshot: of `extract`.
-          free: slots to choose from, at least one, released or forgotten.
-
-        Returns:
-          The slot, or None.
-        """
-        if decode_state.pages is None:
-            return free[0]
-        tokens = state.tokens_of(snapshot.slots, 0)
-        return next(iter(decode_state.pages.place(free, None, 0, [tokens])), None)
+            return list(free[:num])
+        if isinstance(what, SlotSnapshot):
+            return pages.place(free, None, 0, [state.tokens_of(what.slots, 0)])
+        tokens = [what.position + cap for cap in new_tokens_max]
+        return pages.place(free, what.name, what.position, tokens)
 
     def generate_steps(
         self, params: Params, decode_state: DecodeState

@@ -232,9 +232,10 @@ class SampleLoop:
         self, key: tuple[SampleId, int], paused: _Running, snapshot: SlotSnapshot
     ) -> bool:
         """Puts a paused request back in a slot, if there is room for it."""
-        slot = self._engine.place_snapshot(self._state, snapshot, self._free)
-        if slot is None:
+        slots = self._engine.place(self._state, snapshot, self._free)
+        if not slots:
             return False
+        (slot,) = slots
         del self._waiting[key], self._paused[key]
         self._free.remove(slot)
         paused.snapshot = None

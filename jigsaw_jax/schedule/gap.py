@@ -21,6 +21,9 @@ from typing import Any
 NEWEST = 0.25
 MARGIN_STEP = 1.25
 MARGIN_MAX = 4.0
+# A shorter wait, as a share of the trainer's time for a group, is chance. A sampler
+# that shares one rate delivers later the wider the frontier is.
+SHORT = 0.2
 # Groups left waiting behind a hand-off that are more than the trainer needs.
 PILED = 2
 
@@ -69,12 +72,17 @@ class Gap:
 
     def handed(self, *, num_left: int) -> None:
         """Groups go to the trainer, and `num_left` still wait."""
-        if self._idle_since_s is not None and self.now_s > self._idle_since_s:
+        if self._has_waited():
             self._margin = min(self._margin * MARGIN_STEP, MARGIN_MAX)
         elif num_left >= PILED:
             self._margin = max(self._margin / MARGIN_STEP, 1.0)
         self._idle_since_s = None
         self._busy_since_s = self.now_s
+
+    def _has_waited(self) -> bool:
+        if self._idle_since_s is None:
+            return False
+        return self.now_s - self._idle_since_s > SHORT * (self._train_s or 0.0)
 
     def accumulated(self, num: int) -> None:
         """The trainer has added `num` groups to its gradients."""

@@ -1,22 +1,25 @@
 """Frozen settings of a run, checked where they are made; plain Python, no gin."""
 
+from jigsaw_jax.settings.mesh import Mesh
 from jigsaw_jax.settings.model import Decoder, Lora, Tokenizer, Weights
 from jigsaw_jax.settings.objective import Objective, Optimizer
 from jigsaw_jax.settings.run import (
     Data,
     Evaluation,
-    Mesh,
     Reward,
     Store,
     Train,
     WarmUp,
 )
+from jigsaw_jax.settings.simulation import Costs, Fleet, Simulation, Workload
 from jigsaw_jax.settings.work import Learner, Pipeline, Sampler
 
 __all__ = [
+    "Costs",
     "Data",
     "Decoder",
     "Evaluation",
+    "Fleet",
     "Learner",
     "Lora",
     "Mesh",
@@ -25,9 +28,11 @@ __all__ = [
     "Pipeline",
     "Reward",
     "Sampler",
+    "Simulation",
     "Store",
     "Tokenizer",
     "Train",
     "WarmUp",
     "Weights",
+    "Workload",
 ]

@@ -3,8 +3,10 @@
 import dataclasses
 
 from jigsaw_jax.settings import check
+from jigsaw_jax.settings.mesh import Mesh
 from jigsaw_jax.settings.model import Decoder, Tokenizer, Weights
 from jigsaw_jax.settings.objective import Objective, Optimizer
+from jigsaw_jax.settings.simulation import Simulation
 from jigsaw_jax.settings.work import Learner, Pipeline, Sampler
 
 UNTRUSTED_REWARDS = frozenset({"math_verify", "reasoning_gym"})
@@ -210,53 +212,6 @@ class Store:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Mesh:
-    """Devices of the learner and of the sampler.
-
-    Attributes:
-      data: learner devices on the data axis.
-      fsdp: learner devices on the fsdp axis.
-      tensor: learner devices on the tensor axis.
-      sampler_data: replicas of the sampler's weights, each with its share of the slots
-        and their pages; above 1 with Sampler.cache = "pages" alone.
-      sampler_tensor: devices of each replica, on its tensor axis.
-      shared: sampler and learner take turns on the same devices.
-      sampler_topology: slice that `plan` compiles the sampler for, as "v5e:2x4".
-      learner_topology: slice that `plan` compiles the learner for.
-    """
-
-    data: int = 1
-    fsdp: int = 1
-    tensor: int = 1
-    sampler_data: int = 1
-    sampler_tensor: int = 1
-    shared: bool = False
-    sampler_topology: str | None = None
-    learner_topology: str | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("data", "fsdp", "tensor", "sampler_data", "sampler_tensor"):
-            check.at_least(f"Mesh.{name}", getattr(self, name), 1)
-
-    @property
-    def learner_devices(self) -> int:
-        """How many devices the learner's mesh has."""
-        return self.data * self.fsdp * self.tensor
-
-    @property
-    def sampler_devices(self) -> int:
-        """How many devices the sampler's mesh has."""
-        return self.sampler_data * self.sampler_tensor
-
-    @property
-    def num_devices(self) -> int:
-        """How many devices learner and sampler need together."""
-        if self.shared:
-            return max(self.learner_devices, self.sampler_devices)
-        return self.learner_devices + self.sampler_devices
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Train:
     """One run.
 
@@ -278,6 +233,7 @@ class Train:
       evaluation: held-out accuracy.
       store: checkpoints and logs.
       mesh: devices.
+      simulation: what `simulate` supposes; a real run reads nothing of it.
     """
 
     updates: int
@@ -297,6 +253,7 @@ class Train:
     evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
     store: Store = dataclasses.field(default_factory=Store)
     mesh: Mesh = dataclasses.field(default_factory=Mesh)
+    simulation: Simulation = dataclasses.field(default_factory=Simulation)
 
     def __post_init__(self) -> None:
         check.at_least("Train.updates", self.updates, 1)

@@ -66,6 +66,15 @@ def test_a_trainer_that_waited_within_a_round_widens_the_frontier():
     assert gap.width == 8 * MARGIN_MAX
 
 
+def test_a_short_wait_is_chance_and_changes_nothing():
+    gap = measured(32.0, 4.0)
+    # A fifth of a group's 4 s; a little more widens.
+    trained(gap, start_s=36.75, end_s=40.75)
+    assert gap.width == 8
+    trained(gap, start_s=41.75, end_s=45.75)
+    assert gap.width == 8 * MARGIN_STEP
+
+
 def test_the_wait_for_a_rounds_first_group_is_no_sign_of_a_narrow_frontier():
     gap = measured(32.0, 4.0)
     gap.round_over()

@@ -57,8 +57,8 @@ def attend(
     """Attention of each token to S places: `look(held, where)` has keys and values."""
 
     def one(held: Any, q: Array, mask: Array, where: Array) -> Array:
-        found = jax.lax.optimization_barrier(look(held, where))
-        return attention.attend(q, *found, mask, **score_options(decoder))
+        k_AKHS, v_AKSH = jax.lax.optimization_barrier(look(held, where))
+        return attention.attend(q, k_AKHS, v_AKSH, mask, **score_options(decoder))
 
     gathered = mask_A1S.shape[-1] * decoder.num_kv_heads * decoder.head_dim
     return by_tile(decoder, one, held, q_A1NH, mask_A1S, where, gathered=gathered)

@@ -64,6 +64,7 @@ def prefill(
     canonical option to `length` places (T where that is None), as in a decode step.
     """
     positions_BT = jnp.arange(tokens_T.shape[0])[None]
+    attend: Attend
     if decoder.canonical_tile:
         num_places = length or tokens_T.shape[0]
         mask_BTS = positions_BT[:, :, None] >= jnp.arange(num_places)[None, None]
@@ -81,11 +82,13 @@ def prefill(
             decoder, jnp.ones_like(positions_BT), positions_BT
         )
 
-        def attend(
+        def of_rows(
             index: int | Array, _: Any, q: Array, k: Array, v: Array
         ) -> tuple[Array, Any]:
             kept = _kept(*attention.as_cached(k, v), kv_dtype)
             return attend_rows(index, q, k, v), kept
+
+        attend = of_rows
 
     _, cache = run(decoder, params, tokens_T[None], positions_BT, None, attend)
     return cache
@@ -180,11 +183,7 @@ def run(
     cache: Any,
     attend: Attend,
 ) -> tuple[Float[Array, "B T D"], Any]:
-    """All layers over a cache that `attend` writes and reads.
-
-    Returns:
-      Normalised hidden states, and the cache.
-    """
+    """Normalised hidden states, and the cache that `attend` writes and reads."""
     if decoder.canonical_tile:
         return _run_canonical(decoder, params, tokens_BT, positions_BT, cache, attend)
     turns = rotary_turns(decoder, positions_BT)

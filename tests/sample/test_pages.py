@@ -21,6 +21,11 @@ from tests.sample import tiny
 PROMPT = (5, 9, 33, 2, 17, 8, 1)
 
 
+def _num_free(state):
+    assert state.pages is not None
+    return state.pages.num_free
+
+
 def _table(num_pages=20, replicas=1, num_slots=4):
     return PageTable(
         num_slots=num_slots,
@@ -159,12 +164,12 @@ def test_pages_give_the_bits_of_slots_whatever_their_size(page_size):
 def test_a_later_sibling_shares_pages_that_its_brothers_are_decoding_behind():
     engine, params = _engine(num_pages=16), tiny.params()
     prefix, state = _group(engine, params)
-    free = state.pages.num_free
+    free = _num_free(state)
     state, _ = engine.generate_steps(params, state)
     request = SlotRequest(slot=3, key_words=(3, 9), new_tokens_max=5)
     state = engine.insert_many(prefix, state, [request])
     # 6 tokens lie before the one fed again: one page is shared of three.
-    assert state.pages.num_free == free - 2
+    assert _num_free(state) == free - 2
     _, found, _ = tiny.run(engine, params, state, [3])
     alone = tiny.sample(tiny.engine(), params, PROMPT, key=(3, 9), new_tokens_max=5)
     assert found[3] == alone[:3]
@@ -200,9 +205,9 @@ def test_an_observation_takes_further_pages_that_hold_nothing_of_their_last_owne
     prefix = engine.prefill_prompt(params, (5, 9))
     request = SlotRequest(slot=1, key_words=(7, 7), new_tokens_max=2)
     state = engine.insert_many(prefix, state, [request])
-    assert state.pages.num_free == 4
+    assert _num_free(state) == 4
     state = engine.extend(params, state, 1, (11, 12, 13))
-    assert state.pages.num_free == 3
+    assert _num_free(state) == 3
     _, found, _ = tiny.run(engine, params, state, [1])
     fresh = tiny.sample(
         tiny.engine(), params, (5, 9, 11, 12, 13), key=(7, 7), new_tokens_max=2
@@ -220,7 +225,7 @@ def test_a_slot_moves_from_slots_to_pages_bit_for_bit():
     state, result = first.generate_steps(params, state)
     snapshot = jax.device_get(first.extract(state, 0))
     state = second.insert_snapshot(second.init_decode_state(), 3, snapshot)
-    assert state.pages.num_free == 20 - 5
+    assert _num_free(state) == 20 - 5
     _, found, _ = tiny.run(second, params, state, [3])
     assert result.tokens_TB[:, 0].tolist() + found[3][0] == whole[0]
     assert result.logprobs_TB[:, 0].tolist() + found[3][1] == whole[1]

@@ -35,6 +35,7 @@ def _memory(lower, **changes):
     shapes = jax.eval_shape(functools.partial(model.init_params, train.decoder), 0)
     lowered = lower(Programs(train, mesh, shapes))
     analysis = lowered.compile().memory_analysis()
+    assert analysis is not None
     gradients = 4 * sum(leaf.size for leaf in jax.tree.leaves(shapes))
     return analysis, gradients
 

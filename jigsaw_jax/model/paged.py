@@ -223,9 +223,9 @@ def decode_step(
     times = heads // decoder.num_kv_heads
     per_head = PartitionSpec("data", _heads_axis(decoder, paging), None)
     of_pool = pool_spec(decoder, paging)
-    per_slot = PartitionSpec("data")
+    per_slot: Any = PartitionSpec("data")
     # A spec for each field, which the annotations of the record say are arrays.
-    of_slots: Any = SlotPages(*(per_slot,) * 3)
+    of_slots = SlotPages(*(per_slot,) * 3)
     specs = (PartitionSpec(), of_pool, of_slots, per_head, per_head, per_head)
 
     def attend(

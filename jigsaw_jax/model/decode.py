@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jigsaw_jax.model import attention, self_attention
+from jigsaw_jax.model import attention, canonical, self_attention
 from jigsaw_jax.model.attention import KeysValues
 from jigsaw_jax.model.decoder import ends, rotary_turns, run_layers
 from jigsaw_jax.model.layer import Layer, choose, score_options
@@ -38,13 +38,24 @@ def empty_cache(decoder: Decoder, num_slots: int, length: int) -> Any:
     return tuple(one_layer() for _ in range(decoder.num_layers))
 
 
-def prefill(decoder: Decoder, params: Params, tokens_T: Int[Array, " T"]) -> Any:
+def prefill(
+    decoder: Decoder,
+    params: Params,
+    tokens_T: Int[Array, " T"],
+    length: int | None = None,
+) -> Any:
     """The cache of one sequence of T tokens from position 0, for one slot.
 
     What stands at the places of padding behind the tokens is finite and means nothing.
+    With the canonical option the cache has `length` positions, zeros behind the T
+    tokens, and all are attended to, as in a decode step.
     """
-    tokens_BT = tokens_T[None]
-    positions_BT = jnp.arange(tokens_T.shape[0])[None]
+    num_tokens = tokens_T.shape[0]
+    tokens_BT, positions_BT = tokens_T[None], jnp.arange(num_tokens)[None]
+    if decoder.canonical_tile:
+        places = _canonical_places(positions_BT, length or num_tokens)
+        _, cache = _run(decoder, params, tokens_BT, positions_BT, (None, *places))
+        return cache
     turns = rotary_turns(decoder, positions_BT)
     attend_rows = self_attention.of_rows(
         decoder, jnp.ones_like(positions_BT), positions_BT
@@ -59,6 +70,23 @@ def prefill(decoder: Decoder, params: Params, tokens_T: Int[Array, " T"]) -> Any
     x_BTD = ends(decoder, params).embed(tokens_BT)
     _, cache = run_layers(decoder, params, x_BTD, body)
     return cache
+
+
+def _canonical_places(
+    positions_BT: Int[Array, "B T"], length: int
+) -> tuple[Bool[Array, "B T S"], Any]:
+    """What each of a prompt's tokens sees of `length` places, and how those come."""
+    mask_BTS = positions_BT[:, :, None] >= jnp.arange(length)[None, None]
+    behind = (0, length - positions_BT.shape[1])
+
+    def write(_: Any, index: int | Array, k: Array, v: Array) -> Written:
+        del index
+        fresh = attention.as_cached(
+            *(jnp.pad(x, [(0, 0), behind, (0, 0), (0, 0)]) for x in (k, v))
+        )
+        return fresh, fresh
+
+    return mask_BTS, write
 
 
 def decode_step(
@@ -155,6 +183,8 @@ def _run(
     cached: tuple[Any, Bool[Array, "B T S"], Any],
 ) -> tuple[Float[Array, "B T D"], Any]:
     """All layers; each writes its keys and values, then attends to what is cached."""
+    if decoder.canonical_tile:
+        return _run_canonical(decoder, params, tokens_BT, positions_BT, cached)
     cache, mask_BTS, write = cached
     turns = rotary_turns(decoder, positions_BT)
     masks = (mask_BTS, _windowed(decoder, mask_BTS, positions_BT))
@@ -173,6 +203,44 @@ def _run(
     x_BTD = ends(decoder, params).embed(tokens_BT)
     x_BTD, cache = run_layers(decoder, params, x_BTD, body, contexts=cache)
     return ends(decoder, params).normalise(x_BTD), cache
+
+
+def _run_canonical(
+    decoder: Decoder,
+    params: Params,
+    tokens_BT: Int[Array, "B T"],
+    positions_BT: Int[Array, "B T"],
+    cached: tuple[Any, Bool[Array, "B T S"], Any],
+) -> tuple[Float[Array, "B T D"], Any]:
+    """`_run` with every token a row of its own, in tiles of the same height."""
+    cache, mask_BTS, write = cached
+    num_rows, num_tokens = tokens_BT.shape
+    positions_A1 = positions_BT.reshape(-1, 1)
+    turns = rotary_turns(decoder, positions_A1)
+    masks = canonical.slot_masks(decoder, positions_A1, mask_BTS.shape[-1])
+    rows_A = jnp.repeat(jnp.arange(num_rows), num_tokens)
+
+    def body(x: Array, layer: Layer, index: int | Array, old: Any) -> tuple[Array, Any]:
+        def attend(q: Array, k: Array, v: Array) -> tuple[Array, KeysValues]:
+            shape = (num_rows, num_tokens, *k.shape[2:])
+            new, own = write(old, index, k.reshape(shape), v.reshape(shape))
+
+            mask = choose(decoder, index, *masks)
+            return canonical.attend(
+                decoder, q, mask, own, where=rows_A, look=_look_in_slots
+            ), new
+
+        turn = choose(decoder, index, *turns)
+        return canonical.run_layer(decoder, layer, x, turn, attend)
+
+    x_A1D = ends(decoder, params).embed(tokens_BT.reshape(-1, 1))
+    x_A1D, cache = run_layers(decoder, params, x_A1D, body, contexts=cache)
+    hidden_A1D = canonical.normalise(decoder, params, x_A1D)
+    return hidden_A1D.reshape(num_rows, num_tokens, -1), cache
+
+
+def _look_in_slots(own: KeysValues, slots_A: Int[Array, " A"]) -> KeysValues:
+    return jax.tree.map(lambda x: x[slots_A], own)
 
 
 def _windowed(

@@ -46,6 +46,9 @@ class Decoder:
         layers (Llama), 0 none (Mistral).
       attention: of rows to themselves: "auto" (the Pallas kernel on a TPU in bfloat16,
         einsums elsewhere), "einsum" or "splash" (the kernel, interpreted off a TPU).
+      canonical_tile: rows of every matrix product, the same in sampler and learner, so
+        that their logprobs are equal bit for bit (docs/canonical.md); 0 leaves the
+        shapes to each side. Needs a mesh of one device on both sides.
       scan_layers: one compiled layer body run L times; slower on CPU, compiles fast.
       dtype: compute type.
       param_dtype: storage type of the parameters.
@@ -83,6 +86,7 @@ class Decoder:
     sliding_window: int | None = None
     global_every: int = 1
     attention: str = "auto"
+    canonical_tile: int = 0
     scan_layers: bool = False
     dtype: str = "float32"
     param_dtype: str = "float32"
@@ -101,7 +105,7 @@ class Decoder:
             "rope_original_length",
         ):
             check.at_least(f"Decoder.{name}", getattr(self, name), 1)
-        for name in ("global_every", "num_experts"):
+        for name in ("global_every", "num_experts", "canonical_tile"):
             check.at_least(f"Decoder.{name}", getattr(self, name), 0)
         check.divides(
             "Decoder.num_kv_heads",

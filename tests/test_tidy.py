@@ -67,7 +67,11 @@ def test_suffix_of_an_array_equals_its_annotated_dimensions(path):
 
 
 # Files that a run names; overlays (model, task, mesh) are only included.
-CONFIGS = [*ROOT.glob("configs/*.gin"), *ROOT.glob("configs/bench/*.gin")]
+CONFIGS = [
+    path
+    for folder in ("configs", "configs/bench", "configs/sim")
+    for path in ROOT.glob(f"{folder}/*.gin")
+]
 RUNS = sorted(path for path in CONFIGS if path.name != "base.gin")
 # What models share is none by itself.
 PARTIAL = {ROOT / "configs/model/defaults.gin"}

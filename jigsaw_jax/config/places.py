@@ -8,8 +8,17 @@ from jigsaw_jax.config.statements import ConfigError
 from jigsaw_jax.settings import fields
 
 _PACKAGE = "package:"
-# A run can be made longer, and be logged or evaluated otherwise, and is still itself.
-_FREE = ("Train.updates", "Store.", "Evaluation.")
+# A run can be made longer, and be logged, evaluated or simulated otherwise, and is
+# still itself.
+_FREE = (
+    "Train.updates",
+    "Store.",
+    "Evaluation.",
+    "Simulation.",
+    "Workload.",
+    "Costs.",
+    "Fleet.",
+)
 
 
 def check_files(train: settings.Train) -> None:

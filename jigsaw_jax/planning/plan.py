@@ -4,7 +4,7 @@ from typing import Any
 
 from jigsaw_jax.planning import flops, memory, programs, roofline
 from jigsaw_jax.planning.chips import Slice, parse_slice
-from jigsaw_jax.settings import Train
+from jigsaw_jax.settings import Train, fields
 
 
 def make(
@@ -42,6 +42,7 @@ def make(
     )
     return {
         "name": name,
+        "settings": _settings(train),
         "sampler": describe_sampler(train, of_sampler, on_sampler),
         "learner": describe_learner(train, of_learner, on_learner),
         "flops_check": _flops_check(train),
@@ -79,6 +80,13 @@ def describe_learner(
         name: roofline.describe(compiled[name], counted[name], on) for name in counted
     }
     return roofline.learner(train, found, on)
+
+
+def _settings(train: Train) -> dict[str, Any]:
+    """What decides the programs, so that a simulation knows what the times are of."""
+    prefixes = ("Decoder.", "Sampler.", "Learner.", "Mesh.", "Objective.", "Pipeline.")
+    flat = fields.flatten(train)
+    return {name: flat[name] for name in flat if name.startswith(prefixes)}
 
 
 def _compiled(lowered: dict, on: Slice) -> dict[str, programs.Program]:

@@ -11,12 +11,15 @@ from jigsaw_jax.settings.run import (
     Train,
     WarmUp,
 )
+from jigsaw_jax.settings.simulation import Costs, Fleet, Simulation, Workload
 from jigsaw_jax.settings.work import Learner, Pipeline, Sampler
 
 __all__ = [
+    "Costs",
     "Data",
     "Decoder",
     "Evaluation",
+    "Fleet",
     "Learner",
     "Mesh",
     "Objective",
@@ -24,9 +27,11 @@ __all__ = [
     "Pipeline",
     "Reward",
     "Sampler",
+    "Simulation",
     "Store",
     "Tokenizer",
     "Train",
     "WarmUp",
     "Weights",
+    "Workload",
 ]

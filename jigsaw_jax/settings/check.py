@@ -23,6 +23,12 @@ def above(name: str, value: int | float, bound: int | float) -> None:
         raise ValueError(f"{name} must be greater than {bound}, got {value!r}")
 
 
+def share(name: str, value: float) -> None:
+    """Raise ValueError unless `value` is from 0 to 1."""
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} must be in [0, 1], got {value!r}")
+
+
 def divides(divisor_name: str, divisor: int, name: str, value: int) -> None:
     """Raise ValueError unless `divisor` divides `value`."""
     if value % divisor:

@@ -5,6 +5,7 @@ import dataclasses
 from jigsaw_jax.settings import check
 from jigsaw_jax.settings.model import Decoder, Tokenizer, Weights
 from jigsaw_jax.settings.objective import Objective, Optimizer
+from jigsaw_jax.settings.simulation import Simulation
 from jigsaw_jax.settings.work import Learner, Pipeline, Sampler
 
 UNTRUSTED_REWARDS = frozenset({"math_verify", "reasoning_gym"})
@@ -263,6 +264,7 @@ class Train:
       evaluation: held-out accuracy.
       store: checkpoints and logs.
       mesh: devices.
+      simulation: what `simulate` supposes; a real run reads nothing of it.
     """
 
     updates: int
@@ -282,6 +284,7 @@ class Train:
     evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
     store: Store = dataclasses.field(default_factory=Store)
     mesh: Mesh = dataclasses.field(default_factory=Mesh)
+    simulation: Simulation = dataclasses.field(default_factory=Simulation)
 
     def __post_init__(self) -> None:
         check.at_least("Train.updates", self.updates, 1)

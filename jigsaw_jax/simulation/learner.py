@@ -1,0 +1,85 @@
+"""A simulated learner: one thread that does its commands in order."""
+
+import dataclasses
+from collections.abc import Callable
+
+from jigsaw_jax import records
+from jigsaw_jax.records import Event, GroupId
+from jigsaw_jax.simulation.agenda import Agenda
+from jigsaw_jax.simulation.cost import Training
+
+
+class Learner:
+    """Takes commands of the pipeline, one after the other, as a real thread would.
+
+    Args:
+      training: costs.
+      trains_whole: a gradient is computed when its update is full, not before.
+      agenda: virtual time.
+      lengths: tokens of a group's sequences, prompts included.
+      post: takes events.
+      log: told of (name, start_s, end_s, update or version, groups).
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        *,
+        trains_whole: bool,
+        agenda: Agenda,
+        lengths: Callable[[GroupId], list[int]],
+        post: Callable[[Event], None],
+        log: Callable[[str, float, float, int, tuple[GroupId, ...]], None],
+    ) -> None:
+        self._training = training
+        self._trains_whole = trains_whole
+        self._agenda = agenda
+        self._lengths, self._post, self._log = lengths, post, log
+        self._free_s = 0.0
+
+    def accumulate(self, effect: records.AccumulateGroups) -> None:
+        """Add gradients of whole groups."""
+        event = records.GroupsAccumulated(
+            now_s=0.0, groups=effect.groups, update=effect.update
+        )
+        if self._trains_whole:
+            self._do("", 0.0, event, effect.update)
+            return
+        lengths = [self._lengths(group) for group in effect.groups]
+        seconds = self._training.gradient_s(lengths)
+        self._do("accumulate", seconds, event, effect.update, effect.groups)
+
+    def step(self, effect: records.StepUpdate) -> None:
+        """Step the optimizer; where a whole update trains, its gradients too."""
+        event = records.UpdateStepped(now_s=0.0, update=effect.update)
+        if self._trains_whole:
+            lengths = [self._lengths(group) for group in effect.groups]
+            seconds = self._training.gradient_s(lengths)
+            self._do("accumulate", seconds, None, effect.update, effect.groups)
+        self._do("step", self._training.step_s, event, effect.update, effect.groups)
+
+    def publish(self, effect: records.PublishVersion) -> None:
+        """Hand the weights to the samplers."""
+        event = records.VersionPublished(now_s=0.0, version=effect.version)
+        self._do("publish", self._training.publish_s, event, effect.version)
+
+    def save(self, effect: records.WriteCheckpoint) -> None:
+        """Write a checkpoint."""
+        event = records.CheckpointDurable(now_s=0.0, updates=effect.updates)
+        self._do("save", self._training.checkpoint_s, event, effect.updates)
+
+    def _do(
+        self,
+        name: str,
+        seconds: float,
+        event: Event | None,
+        number: int,
+        groups: tuple[GroupId, ...] = (),
+    ) -> None:
+        start_s = max(self._free_s, self._agenda.now_s)
+        self._free_s = start_s + seconds
+        if name:
+            self._log(name, start_s, self._free_s, number, groups)
+        if event is not None:
+            event = dataclasses.replace(event, now_s=self._free_s)
+            self._agenda.at(self._free_s, self._post, event)

@@ -1,0 +1,127 @@
+import json
+
+import pytest
+
+from jigsaw_jax.simulation import recorded, replay
+from jigsaw_jax.simulation.recorded import CostError
+from tests.simulation.make_train import make, shell_of
+
+
+def interval(track, name, start_s, end_s, **fields):
+    own = {"kind": "interval", "track": track, "name": name}
+    return {**own, "start_s": start_s, "end_s": end_s, **fields}
+
+
+def decode(start_s, active, seconds, tokens):
+    return interval(
+        "sampler", "decode", start_s, start_s + seconds, active=active, tokens=tokens
+    )
+
+
+def sample(start_s, end_s, uid, index, tokens, version=0):
+    return interval(
+        f"slot/{index:02d}",
+        "sample",
+        start_s,
+        end_s,
+        uid=uid,
+        draw=0,
+        sample=index,
+        num_tokens=tokens,
+        version=version,
+        finish="stop",
+    )
+
+
+def write(folder, events):
+    start = {"kind": "start", "incarnation": 1, "at_s": 0.0, "unix_s": 50.0}
+    lines = [json.dumps(event) + "\n" for event in [start, *events]]
+    (folder / "events.jsonl").write_text("".join(lines))
+    return str(folder)
+
+
+def test_decode_steps_are_fitted_with_prompts_apart():
+    # Calls of 4 steps of 0.1 s and 0.01 s a sequence; a prompt of 8 tokens costs 0.2 s.
+    train = make(Sampler__steps_per_call=4, Workload__prompt_tokens=8)
+    events = [
+        decode(0.0, 2, 0.48 + 0.2, 8),
+        decode(1.0, 2, 0.48, 8),
+        decode(2.0, 6, 0.64 + 0.4, 24),
+        decode(4.0, 6, 0.64, 24),
+        # It ended early, with most of its slots done.
+        decode(5.0, 6, 0.05, 6),
+        sample(0.0, 1.5, "a", 0, 9),
+        sample(2.0, 4.5, "b", 0, 9),
+        sample(2.0, 4.5, "c", 0, 9),
+    ]
+    found = recorded.decode_costs(train, events)
+    (line,) = found.lines
+    assert line.fixed_s == pytest.approx(0.1)
+    assert line.sequence_s == pytest.approx(0.01)
+    assert found.prefill_token_s == pytest.approx(0.2 / 8)
+    assert found.calls == 4
+
+
+def test_a_coefficient_that_would_be_negative_is_none():
+    # Fuller calls were quicker, by chance: what is left is the mean.
+    train = make(Sampler__steps_per_call=1)
+    events = [decode(0.0, 1, 0.4, 1), decode(1.0, 3, 0.2, 3)]
+    (line,) = recorded.decode_costs(train, events).lines
+    assert (line.fixed_s, line.sequence_s) == (pytest.approx(0.3), 0.0)
+
+
+def test_hand_offs_are_fitted_and_the_rest_are_means():
+    events = [
+        interval("learner", "accumulate", 0.0, 1.5, groups=1),
+        interval("learner", "accumulate", 2.0, 4.5, groups=3),
+        interval("learner", "accumulate", 5.0, 7.0, groups=2),
+        interval("learner", "step", 8.0, 8.2),
+        interval("learner", "step", 9.0, 9.4),
+        interval("publish", "publish", 9.4, 9.9, version=1),
+    ]
+    found = recorded.training_costs(events, "run")
+    assert found.accumulate_s == pytest.approx(1.0)
+    assert found.group_s == pytest.approx(0.5)
+    assert found.step_s == pytest.approx(0.3)
+    assert found.publish_s == pytest.approx(0.5)
+    assert found.checkpoint_s == 0.0
+
+
+def test_lengths_come_by_group_in_the_order_of_their_start():
+    events = [
+        sample(5.0, 6.0, "late", 0, 30),
+        sample(0.0, 9.0, "early", 1, 20),
+        sample(0.0, 2.0, "early", 0, 10),
+        sample(5.0, 7.0, "late", 1, 40),
+    ]
+    assert recorded.lengths(events) == ((10, 20), (30, 40))
+
+
+def test_a_run_that_is_not_there_or_never_trained_is_refused(tmp_path):
+    with pytest.raises(CostError, match="no events"):
+        recorded.read(tmp_path)
+    path = write(tmp_path, [decode(0.0, 2, 1.0, 2), sample(0.0, 1.0, "a", 0, 1)])
+    train = make(Costs__source="run", Costs__path=path)
+    with pytest.raises(CostError, match="must hold a run that has trained"):
+        recorded.costs(train)
+
+
+def test_a_simulated_run_replays_to_itself(tmp_path):
+    """Its costs are linear, so what is fitted to its events is what it was made of."""
+    train = make(
+        Pipeline__groups_per_round=8,
+        Sampler__slots=2,
+        Costs__accumulate_s=2.0,
+        Costs__group_s=3.0,
+        Costs__step_s=1.0,
+        Costs__publish_s=4.0,
+        Simulation__rounds=3,
+    )
+    trace = shell_of(train, keeps_events=True).run()
+    # The engine's own calls, which a simulation skips: a step a second.
+    calls = [decode(float(t), 2, 1.0, 2) for t in range(2000, 2040)]
+    path = write(tmp_path, [*trace.events, *calls])
+    found = replay.replay(train, path)
+    for measured, simulated in found.values():
+        # The first two samples start together, so their groups' order is a guess.
+        assert simulated == pytest.approx(measured, rel=0.02)

@@ -1,0 +1,101 @@
+import json
+import pathlib
+import runpy
+
+import pytest
+
+from jigsaw_jax import config, simulate
+
+ROOT = pathlib.Path(__file__).parents[1]
+TINY = [
+    "--gin",
+    str(ROOT / "configs/bench/tiny_qwen3.gin"),
+    *("--set", "Workload.length_mean = 20"),
+    *("--set", "Simulation.seeds = 2"),
+    *("--width", "200"),
+]
+TABLE = str(ROOT / "configs/sim/rolloutpipe_table.gin")
+
+
+def test_a_run_without_policies_is_compared_under_the_standard_ones(capsys):
+    assert simulate.main(TINY) == 0
+    said = capsys.readouterr().out
+    for policy in simulate.POLICIES:
+        assert policy in said
+    for label in ("round s", "first dispatch s", "trainer waits", "of the bound"):
+        assert label in said
+
+
+def test_a_sweep_makes_a_table_of_every_choice(capsys, tmp_path):
+    path = tmp_path / "out.json"
+    sweep = ["--sweep", "R=8,16", "--sweep", "ADMISSION=fifo,frontier_strict"]
+    assert simulate.main([*TINY, *sweep, "--json", str(path)]) == 0
+    assert "R=16 ADMISSION=frontier_strict" in capsys.readouterr().out
+    found = json.loads(path.read_text())
+    assert len(found) == 4
+    rounds = [found[f"R={r} ADMISSION=fifo"]["run"]["mean"] for r in (8, 16)]
+    assert rounds[0]["round_s"] < rounds[1]["round_s"]
+
+
+def test_a_report_page_is_drawn_for_each_policy(capsys, tmp_path):
+    sweep = ["--sweep", "MODE=sync,stream"]
+    assert simulate.main([*TINY, *sweep, "--report", str(tmp_path)]) == 0
+    pages = sorted(tmp_path.glob("*/report.html"))
+    assert [page.parent.name for page in pages] == ["MODE=stream_run", "MODE=sync_run"]
+    assert all(str(page) in capsys.readouterr().out for page in pages[:1])
+    assert "sim/0" in pages[0].read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--sweep", "RR=3"], "RR must be a setting of the run"),
+        (["--sweep", "R"], "--sweep must be NAME=VALUE,VALUE"),
+        (["--sweep", "U=3"], "must be a multiple of Pipeline.groups_per_update"),
+        (["--set", "Workload.flat_rat = 1"], "did you mean Workload.flat_rate?"),
+        (["--recommend"], "Costs.source must be 'analytic' or 'plan'"),
+        (["--replay", "nowhere"], "must be the directory of a run"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(options, message, capsys):
+    assert simulate.main([*TINY, *options]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_a_missed_bound_is_named_and_is_exit_code_1(capsys):
+    published = '{"any": {"run": {"train_end_s": 1.0}}}'
+    options = [
+        *("--set", f"Simulation.published = {published}"),
+        *("--set", 'Simulation.policies = {"run": {}}'),
+        *("--set", 'Simulation.bounds = {"run": {"train_end_s": "within"}}'),
+    ]
+    assert simulate.main([*TINY, *options]) == 1
+    said = capsys.readouterr().out
+    assert "run: train_end_s must be within 1" in said
+    assert "0 of 1 bounds met" in said
+
+
+def test_the_papers_file_holds_what_the_fitting_script_prints(capsys):
+    runpy.run_path(str(ROOT / "scripts/fit_rolloutpipe.py"), run_name="__main__")
+    said = capsys.readouterr().out
+    train = config.load([TABLE]).train
+    assert f"length_sigma = {train.simulation.workload.length_sigma} " in said
+    for name, values in train.simulation.scenarios.items():
+        task, _ = name.split(" ")
+        (line,) = [line for line in said.splitlines() if line.startswith(task)]
+        assert f"decode_sequence_s = {values['Costs.decode_sequence_s']:.4e};" in line
+        assert f"group_s = {values['Costs.group_s']:.3f} " in line
+
+
+@pytest.mark.slow
+def test_the_papers_file_has_all_twelve_settings_and_its_baseline_comes_out(capsys):
+    options = ["--gin", TABLE, "--set", "Simulation.seeds = 1", "--width", "200"]
+    # Docs say which two bounds are missed, and why.
+    assert simulate.main(options) == 1
+    said = capsys.readouterr().out
+    assert said.count("LSAT-AR R=32") == said.count("OlyPhys R=96") > 3
+    missed = [line for line in said.splitlines() if line.startswith("out of bounds")]
+    assert all("R=96, CGP+FGD: train_end_s" in line for line in missed)
+    assert "not published" in said

@@ -14,7 +14,6 @@ class OpenGroup:
     id: uid and draw.
     order: submission index in the run, kept by later draws.
     version: published when its first sample was admitted, None before.
-    admitted_s: when that was.
     tokens: sampled tokens of each finished sample.
     versions: oldest token's version of each finished sample.
     values: score of each scored sample, None where the reward failed.
@@ -24,7 +23,6 @@ class OpenGroup:
     id: GroupId
     order: int
     version: int | None = None
-    admitted_s: float = 0.0
     tokens: dict[int, int] = dataclasses.field(default_factory=dict[int, int])
     versions: dict[int, int] = dataclasses.field(default_factory=dict[int, int])
     values: dict[int, float | None] = dataclasses.field(

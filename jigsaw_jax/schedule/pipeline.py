@@ -339,14 +339,12 @@ class Pipeline:
         size = self._settings.groups_per_update
         if now.filled and (now.filled == size or self._rounds.is_tail(now)):
             self._effects.append(self._assembly.step())
-            self._gap.step_began()
+            self._gap.began()
             return
         if not now.filled:
             version = self._rounds.close(now)
             if version is not None:
                 self._effects.append(records.PublishVersion(version=version))
-                if self._settings.mode != "async":
-                    self._gap.round_over()
         is_ordered = self._settings.reduction == "ordered"
         taken = fifo_prefix(
             self._rounds.takeable(now),
@@ -360,7 +358,7 @@ class Pipeline:
         if taken:
             self._now.barren = 0
             self._effects.append(self._assembly.hand(taken))
-            self._gap.handed(num_left=len(now.pending))
+            self._gap.began()
 
     def _open(self) -> None:
         num = self._rounds.openings(self._now)
@@ -385,11 +383,12 @@ class Pipeline:
 
 
 def _gap(settings: Settings) -> Gap:
-    """A frontier never has more groups than may be open."""
+    """A frontier never has more groups than may be open at once."""
     per_update = settings.groups_per_update
     is_async = settings.mode == "async"
     paced = (settings.staleness_max + 1) * per_update
     return Gap(
+        samples_per_group=settings.samples_per_group,
         width_min=settings.frontier_groups,
         width_max=paced if is_async else settings.groups_per_round,
     )

@@ -101,11 +101,11 @@ class Sampling:
             to = State.RUNNING if is_resumed else State.ADMITTED
             self._ledger.move(sample, attempt, to)
             self._slots.occupy(worker, sample, attempt)
+            self._gap.entered(sample, is_whole=not is_resumed)
             self._deadlines.set(sample, self._gap.now_s)
             group = self.groups[order]
             if group.version is None:
                 group.version = version
-                group.admitted_s = self._gap.now_s
             self._emit(
                 records.AdmitSample(
                     id=sample,
@@ -119,7 +119,7 @@ class Sampling:
     def pause(self) -> None:
         """Stop early all that runs; it goes on before anything new enters."""
         for sample in reversed(self._slots.running()):
-            place = self._slots.release(sample)
+            place = self._release(sample)
             assert place is not None
             worker, attempt = place
             # That it had started may not have been reported yet.
@@ -145,6 +145,7 @@ class Sampling:
             return
         self._lose(event.worker)
         self._slots.join(event.worker, event.slots)
+        self._gap.slots = self._slots.total
 
     def worker_lost(self, event: records.WorkerLost) -> None:
         """Queue again what ran on it."""
@@ -167,7 +168,7 @@ class Sampling:
             self._ledger.move(event.id, event.attempt, State.RUNNING)
         if not self._ledger.move(event.id, event.attempt, State.WAITING_ENV):
             return
-        self._slots.release(event.id)
+        self._release(event.id, event.num_tokens)
         group = self._group(event.id)
         if not self._accepts(group, event.version_min):
             self.rejected += 1
@@ -177,7 +178,7 @@ class Sampling:
         group.versions[event.id.sample] = event.version_min
         if len(group.tokens) == self._settings.samples_per_group:
             self._requests.remove(group.order)
-            self._gap.sampled(group.admitted_s)
+            self._gap.sampled(group.tokens.values())
         if self._lengths is not None:
             self._lengths.add(event.id.uid, event.num_tokens)
             self._requests.rank(group.order)
@@ -205,13 +206,24 @@ class Sampling:
         return [SampleId(*group, i) for i in range(self._settings.samples_per_group)]
 
     def _lose(self, worker: str) -> None:
-        for sample, attempt in self._slots.lose(worker):
+        lost = self._slots.lose(worker)
+        self._gap.slots = self._slots.total
+        for sample, _ in lost:
+            self._gap.left(sample)
+        for sample, attempt in lost:
             self._retry(sample, attempt)
+
+    def _release(self, sample: SampleId, num_tokens: int = 0) -> tuple[str, int] | None:
+        """Free the sample's slot, if it has one; `num_tokens` where it has finished."""
+        place = self._slots.release(sample)
+        if place is not None:
+            self._gap.left(sample, num_tokens)
+        return place
 
     def _cancel(self, sample: SampleId) -> None:
         """Free what the sample holds, if it runs or is paused."""
         self._deadlines.clear(sample)
-        place = self._slots.release(sample)
+        place = self._release(sample)
         if sample in self._paused:
             attempt, worker = self._unpause(sample)
             place = worker, attempt
@@ -227,7 +239,7 @@ class Sampling:
     def _retry(self, sample: SampleId, attempt: int) -> None:
         if not self._ledger.requeue(sample, attempt):
             return
-        self._slots.release(sample)
+        self._release(sample)
         self._deadlines.clear(sample)
         if sample in self._paused:
             self._unpause(sample)

@@ -34,6 +34,11 @@ class Slots:
         # Every (room, place in line) that a worker had; only its current one counts.
         self._roomy: list[tuple[int, int, str]] = []
 
+    @property
+    def total(self) -> int:
+        """Slots of all workers."""
+        return sum(worker.slots for worker in self._workers.values())
+
     def is_news(self, worker: str, incarnation: int, *, of_start: bool) -> bool:
         """Whether word of a worker's start or loss is of its latest life.
 

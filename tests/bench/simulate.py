@@ -37,10 +37,7 @@ SETTINGS = {
 POLICIES = {
     "stream, fifo": {"Pipeline.admission": "fifo"},
     "stream, priority": {"Pipeline.frontier_groups": 256},
-    "stream, adaptive": {
-        "Pipeline.admission": "frontier_adaptive",
-        "Pipeline.frontier_groups": 256,
-    },
+    "sync": {"Pipeline.mode": "sync", "Pipeline.admission": "fifo"},
 }
 
 

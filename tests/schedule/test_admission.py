@@ -17,7 +17,7 @@ def requests_of(*orders, samples=2):
 
 def rule(name, width=1):
     settings = Pipeline(admission=name, frontier_groups=width)
-    return admission(settings, Gap(width_min=width, width_max=8))
+    return admission(settings, Gap(samples_per_group=2, width_min=width, width_max=8))
 
 
 def drain(choice, requests):
@@ -84,16 +84,16 @@ def test_a_removed_group_has_no_requests():
 
 
 def test_an_adaptive_frontier_is_strict_and_as_wide_as_the_gap_says():
-    gap = Gap(width_min=1, width_max=8)
+    gap = Gap(samples_per_group=2, width_min=1, width_max=8)
+    nothing = gap.snapshot()
     settings = Pipeline(admission="frontier_adaptive", frontier_groups=1)
     choice = admission(settings, gap)
     requests = requests_of(5, 2, 7, 9)
     assert drain(choice, requests) == [(2, 0), (2, 1)]
-    gap.restore({"margin": 1.0, "sample_s": 6.0, "train_s": 2.0, "step_s": 0.0})
-    assert gap.width == 3
+    gap.restore({**nothing, "width": 3})
     assert drain(choice, requests) == [(5, 0), (5, 1), (7, 0), (7, 1)]
     # Three are unserved beside it, so that a frontier of four has all.
-    gap.restore({"margin": 2.0, "sample_s": 4.0, "train_s": 2.0, "step_s": 0.0})
+    gap.restore({**nothing, "width": 4})
     assert drain(choice, requests) == [(9, 0), (9, 1)]
 
 

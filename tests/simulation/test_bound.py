@@ -1,9 +1,7 @@
 import pytest
 
-from jigsaw_jax.records import SampleId
 from jigsaw_jax.simulation import outcome, prices
 from jigsaw_jax.simulation.bound import bound_of
-from jigsaw_jax.simulation.workload import Workload, uid
 from tests.simulation.make_train import make
 
 
@@ -72,30 +70,3 @@ def test_no_policy_is_below_the_bound(mode, sequence_s, admission):
     for seed in range(3):
         numbers, _ = outcome.simulate(train, seed)
         assert 0.2 < numbers.efficiency <= 1 + 1e-9
-
-
-def test_drift_moves_the_mean_and_correlation_makes_groups_alike():
-    train = make(Workload__length_drift=1.0, Workload__length_sigma=0.0)
-    work = Workload(train, 0)
-    assert work.tokens(SampleId(uid(0), 0, 0)) == 50
-    assert work.tokens(SampleId(uid(4), 0, 0)) == 100
-    alike = Workload(make(Workload__group_correlation=1.0), 0)
-    lengths = [[alike.tokens(SampleId(uid(p), 0, i)) for i in (0, 1)] for p in range(9)]
-    assert all(a == b for a, b in lengths)
-    assert len({a for a, _ in lengths}) > 5
-
-
-def test_log_normal_lengths_have_the_mean_that_was_asked_for():
-    work = Workload(make(Workload__length_mean=200.0, Workload__length_sigma=0.5), 0)
-    lengths = [work.tokens(SampleId(uid(p), 0, i)) for p in range(1000) for i in (0, 1)]
-    # The standard error of 2,000 lengths is 200 x 0.53 / 45 = 2.4.
-    assert sum(lengths) / len(lengths) == pytest.approx(200, abs=8)
-
-
-def test_empirical_lengths_are_those_that_were_given():
-    work = Workload(
-        make(Workload__lengths="empirical", Workload__length_samples=(3, 9)), 0
-    )
-    lengths = [work.tokens(SampleId(uid(p), 0, 0)) for p in range(400)]
-    assert set(lengths) == {3, 9}
-    assert lengths.count(3) == pytest.approx(200, abs=40)

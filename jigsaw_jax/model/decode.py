@@ -205,12 +205,12 @@ def _attending(
     return attend
 
 
-def _kept(k_BKHS: Array, v_BKSH: Array, kv_dtype: str | None) -> KeysValues:
-    """Keys and values as the cache holds them."""
+def _kept(k: Array, v: Array, kv_dtype: str | None) -> KeysValues:
+    """Keys `[..., H, S]` and values `[..., S, H]` as the cache holds them."""
     if kv_dtype is None:
-        return KeysValues(k_BKHS, v_BKSH)
+        return KeysValues(k, v)
     # The annotations of the record are those of a cache that isn't quantised.
-    pair: Any = (quantise(k_BKHS, -2), quantise(v_BKSH, -1))
+    pair: Any = (quantise(k, -2), quantise(v, -1))
     return KeysValues(*pair)
 
 

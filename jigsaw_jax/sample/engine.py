@@ -237,26 +237,27 @@ class Engine:
     def place(
         self,
         decode_state: DecodeState,
-        prefix: Prefix,
         free: Sequence[int],
-        new_tokens_max: Sequence[int],
+        tokens: Sequence[int],
+        prefix: Prefix | None = None,
     ) -> list[int]:
-        """Slots for requests of one prefix, as many as there is room for.
+        """Slots for requests, as many of the first as there is room for.
 
         Args:
           decode_state: unchanged.
-          prefix: of the prompt.
           free: slots to choose from, released or forgotten.
-          new_tokens_max: cap of each request, in order.
+          tokens: that each request may come to hold: the prefix's position plus its
+            cap, or `state.tokens_of` an extracted slot.
+          prefix: what all of them take; None where they are extracted slots.
 
         Returns:
-          Slots of the first requests, for `insert_many`.
+          Slots for `insert_many` or `insert_snapshot`.
         """
         pages = decode_state.pages
         if pages is None:
-            return list(free[: len(new_tokens_max)])
-        tokens = [prefix.position + cap for cap in new_tokens_max]
-        return pages.place(free, prefix.name, prefix.position, tokens)
+            return list(free[: len(tokens)])
+        name, num = (prefix.name, prefix.position) if prefix else (None, 0)
+        return pages.place(free, name, num, tokens)
 
     def generate_steps(
         self, params: Params, decode_state: DecodeState

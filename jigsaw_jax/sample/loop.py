@@ -193,8 +193,8 @@ class SampleLoop:
     ) -> int:
         """Starts the first of these requests, as many as there is room for."""
         prefix = self._prefix(prompt)
-        caps = [self._waiting[key].new_tokens_max for key in keys]
-        slots = self._engine.place(self._state, prefix, self._free, caps)
+        tokens = [prefix.position + self._waiting[k].new_tokens_max for k in keys]
+        slots = self._engine.place(self._state, self._free, tokens, prefix)
         requests = []
         for slot, key in zip(slots, keys, strict=False):
             request = self._waiting.pop(key)

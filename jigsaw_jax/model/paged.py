@@ -149,7 +149,9 @@ def _joined(paging: Paging, pages: Array, part: int) -> Array:
     return flat[..., : paging.length, :, part, :]
 
 
-def read_pages(decoder: Decoder, paging: Paging, pool: Any, rows_O: Any) -> Any:
+def read_pages(
+    decoder: Decoder, paging: Paging, pool: Any, rows_O: Int[Array, " O"]
+) -> Any:
     """A copy of the pages of these numbers, of every layer."""
     dim = page_dim(decoder)
 
@@ -170,7 +172,11 @@ def read_pages(decoder: Decoder, paging: Paging, pool: Any, rows_O: Any) -> Any:
 
 
 def write_pages(
-    decoder: Decoder, paging: Paging, pool: Any, rows_O: Any, pages: Any
+    decoder: Decoder,
+    paging: Paging,
+    pool: Any,
+    rows_O: Int[Array, " O"],
+    pages: Any,
 ) -> Any:
     """The pool with these pages in it; a number of Z and above is left out.
 
@@ -223,9 +229,9 @@ def decode_step(
     times = heads // decoder.num_kv_heads
     per_head = PartitionSpec("data", _heads_axis(decoder, paging), None)
     of_pool = pool_spec(decoder, paging)
-    per_slot: Any = PartitionSpec("data")
-    # A spec for each field, which the annotations of the record say are arrays.
-    of_slots = SlotPages(*(per_slot,) * 3)
+    # The annotations of the record are those of arrays.
+    of_slot: Any = PartitionSpec("data")
+    of_slots = SlotPages(of_slot, of_slot, of_slot)
     specs = (PartitionSpec(), of_pool, of_slots, per_head, per_head, per_head)
 
     def attend(

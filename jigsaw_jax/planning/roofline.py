@@ -14,6 +14,13 @@ from jigsaw_jax.settings import Train, sizes
 # forward and 0.91 backward: docs/performance.md.
 PALLAS = "tpu_custom_call"
 KERNEL = 0.5
+_SIZES = (
+    "peak_bytes",
+    "arguments_bytes",
+    "temporaries_bytes",
+    "output_bytes",
+    "code_bytes",
+)
 
 
 def describe(
@@ -61,11 +68,7 @@ def describe(
         kernels_s += counted.attention / a_slice.num_chips / chip.peak_flops / KERNEL
     return {
         "compile_s": round(program.compile_s, 1),
-        "peak_bytes": program.peak_bytes,
-        "arguments_bytes": program.arguments_bytes,
-        "temporaries_bytes": program.temporaries_bytes,
-        "output_bytes": program.output_bytes,
-        "code_bytes": program.code_bytes,
+        **{name: getattr(program, name) for name in _SIZES},
         "flops": counted.program,
         "model_flops": counted.model,
         "bytes": cost.hbm_bytes,

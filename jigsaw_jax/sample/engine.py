@@ -237,28 +237,27 @@ class Engine:
     def place(
         self,
         decode_state: DecodeState,
-        what: Prefix | SlotSnapshot,
         free: Sequence[int],
-        new_tokens_max: Sequence[int] = (),
+        tokens: Sequence[int],
+        prefix: Prefix | None = None,
     ) -> list[int]:
-        """Slots for what is to be inserted, as many as there is room for.
+        """Slots for requests, as many of the first as there is room for.
 
         Args:
           decode_state: unchanged.
-          what: the prefix of a prompt, or one extracted slot.
           free: slots to choose from, released or forgotten.
-          new_tokens_max: cap of each request of the prefix, in order.
+          tokens: that each request may come to hold: the prefix's position plus its
+            cap, or `state.tokens_of` an extracted slot.
+          prefix: what all of them take; None where they are extracted slots.
 
         Returns:
-          Slots of the first requests, or of the one extracted.
+          Slots for `insert_many` or `insert_snapshot`.
         """
-        pages, num = decode_state.pages, max(len(new_tokens_max), 1)
+        pages = decode_state.pages
         if pages is None:
-            return list(free[:num])
-        if isinstance(what, SlotSnapshot):
-            return pages.place(free, None, 0, [state.tokens_of(what.slots, 0)])
-        tokens = [what.position + cap for cap in new_tokens_max]
-        return pages.place(free, what.name, what.position, tokens)
+            return list(free[: len(tokens)])
+        name, num = (prefix.name, prefix.position) if prefix else (None, 0)
+        return pages.place(free, name, num, tokens)
 
     def generate_steps(
         self, params: Params, decode_state: DecodeState

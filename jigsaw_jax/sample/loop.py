@@ -25,6 +25,7 @@ from jigsaw_jax.sample.state import (
     SlotRequest,
     SlotSnapshot,
     StepResult,
+    tokens_of,
 )
 from jigsaw_jax.types import Params
 
@@ -232,7 +233,8 @@ class SampleLoop:
         self, key: tuple[SampleId, int], paused: _Running, snapshot: SlotSnapshot
     ) -> bool:
         """Puts a paused request back in a slot, if there is room for it."""
-        slots = self._engine.place(self._state, snapshot, self._free)
+        tokens = [tokens_of(snapshot.slots, 0)]
+        slots = self._engine.place(self._state, self._free, tokens)
         if not slots:
             return False
         (slot,) = slots
@@ -248,8 +250,8 @@ class SampleLoop:
     ) -> int:
         """Starts the first of these requests, as many as there is room for."""
         prefix = self._prefix(prompt)
-        caps = [self._waiting[key].new_tokens_max for key in keys]
-        slots = self._engine.place(self._state, prefix, self._free, caps)
+        tokens = [prefix.position + self._waiting[k].new_tokens_max for k in keys]
+        slots = self._engine.place(self._state, self._free, tokens, prefix)
         requests = []
         for slot, key in zip(slots, keys, strict=False):
             request = self._waiting.pop(key)

@@ -70,7 +70,7 @@ class PageTable:
     def place(
         self,
         free: Sequence[int],
-        prefix: Hashable,
+        prefix: Hashable | None,
         num_shared: int,
         tokens: Sequence[int],
     ) -> list[int]:
@@ -78,7 +78,7 @@ class PageTable:
 
         Args:
           free: slots to choose from, which hold no pages.
-          prefix: names the prefix.
+          prefix: names the prefix; None shares nothing.
           num_shared: tokens of it that all its slots share.
           tokens: that each request may come to hold, the shared ones included.
 
@@ -88,7 +88,7 @@ class PageTable:
         slots, chosen = list(free), []
         room = [len(pages) for pages in self._free]
         holds = {replica for replica, name in self._shared if name == prefix}
-        shared = num_shared // self._page_size
+        shared = num_shared // self._page_size if prefix is not None else 0
         for needed in map(self._num_pages_of, tokens):
 
             def left(slot: int, needed: int = needed) -> tuple[bool, int]:

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jigsaw_jax.model import attention
+from jigsaw_jax.model import attention, canonical
 from jigsaw_jax.model.attention import KeysValues
 from jigsaw_jax.model.decoder import choose, ends, rotary_turns, run_layers
 from jigsaw_jax.model.layer import Layer, score_options
@@ -38,17 +38,29 @@ def empty_cache(decoder: Decoder, num_slots: int, length: int) -> Any:
     return tuple(one_layer() for _ in range(decoder.num_layers))
 
 
-def prefill(decoder: Decoder, params: Params, tokens_T: Int[Array, " T"]) -> Any:
+def prefill(
+    decoder: Decoder,
+    params: Params,
+    tokens_T: Int[Array, " T"],
+    length: int | None = None,
+) -> Any:
     """The cache of one sequence of T tokens from position 0, for one slot.
 
     What stands at the places of padding behind the tokens is finite and means nothing.
+    With the canonical option the cache has `length` positions, zeros behind the T
+    tokens, and all are attended to, as in a decode step.
     """
-    positions_BT = jnp.arange(tokens_T.shape[0])[None]
-    mask_BTS = positions_BT[:, :, None] >= positions_BT[:, None, :]
+    num_tokens = tokens_T.shape[0]
+    positions_BT = jnp.arange(num_tokens)[None]
+    num_places = (length or num_tokens) if decoder.canonical_tile else num_tokens
+    mask_BTS = positions_BT[:, :, None] >= jnp.arange(num_places)[None, None]
+    behind = (0, num_places - num_tokens)
 
     def write(_: Any, index: int | Array, k: Array, v: Array) -> Written:
         del index
-        fresh = attention.as_cached(k, v)
+        fresh = attention.as_cached(
+            *(jnp.pad(x, [(0, 0), behind, (0, 0), (0, 0)]) for x in (k, v))
+        )
         return fresh, fresh
 
     _, cache = _run(
@@ -151,6 +163,8 @@ def _run(
     cached: tuple[Any, Bool[Array, "B T S"], Any],
 ) -> tuple[Float[Array, "B T D"], Any]:
     """All layers; each writes its keys and values, then attends to what is cached."""
+    if decoder.canonical_tile:
+        return _run_canonical(decoder, params, tokens_BT, positions_BT, cached)
     cache, mask_BTS, write = cached
     turns = rotary_turns(decoder, positions_BT)
     masks = (mask_BTS, _windowed(decoder, mask_BTS, positions_BT))
@@ -169,6 +183,44 @@ def _run(
     x_BTD = ends(decoder, params).embed(tokens_BT)
     x_BTD, cache = run_layers(decoder, params, x_BTD, body, contexts=cache)
     return ends(decoder, params).normalise(x_BTD), cache
+
+
+def _run_canonical(
+    decoder: Decoder,
+    params: Params,
+    tokens_BT: Int[Array, "B T"],
+    positions_BT: Int[Array, "B T"],
+    cached: tuple[Any, Bool[Array, "B T S"], Any],
+) -> tuple[Float[Array, "B T D"], Any]:
+    """`_run` with every token a row of its own, in tiles of the same height."""
+    cache, mask_BTS, write = cached
+    num_rows, num_tokens = tokens_BT.shape
+    positions_A1 = positions_BT.reshape(-1, 1)
+    turns = rotary_turns(decoder, positions_A1)
+    masks = canonical.slot_masks(decoder, positions_A1, mask_BTS.shape[-1])
+    rows_A = jnp.repeat(jnp.arange(num_rows), num_tokens)
+
+    def body(x: Array, layer: Layer, index: int | Array, old: Any) -> tuple[Array, Any]:
+        def attend(q: Array, k: Array, v: Array) -> tuple[Array, KeysValues]:
+            shape = (num_rows, num_tokens, *k.shape[2:])
+            new, own = write(old, index, k.reshape(shape), v.reshape(shape))
+
+            mask = choose(decoder, index, *masks)
+            return canonical.attend(
+                decoder, q, mask, own, where=rows_A, look=_look_in_slots
+            ), new
+
+        turn = choose(decoder, index, *turns)
+        return canonical.run_layer(decoder, layer, x, turn, attend)
+
+    x_A1D = ends(decoder, params).embed(tokens_BT.reshape(-1, 1))
+    x_A1D, cache = run_layers(decoder, params, x_A1D, body, contexts=cache)
+    hidden_A1D = canonical.normalise(decoder, params, x_A1D)
+    return hidden_A1D.reshape(num_rows, num_tokens, -1), cache
+
+
+def _look_in_slots(own: KeysValues, slots_A: Int[Array, " A"]) -> KeysValues:
+    return jax.tree.map(lambda x: x[slots_A], own)
 
 
 def _windowed(

@@ -304,6 +304,7 @@ class Train:
             self.learner.rows,
         )
         self._check_weights_divide()
+        self._check_canonical()
         check.at_least(
             "Learner.row_tokens", self.learner.row_tokens, self.sampler.length_max
         )
@@ -341,6 +342,16 @@ class Train:
         check.divides(
             "Mesh.fsdp", self.mesh.fsdp, "Decoder.model_dim", decoder.model_dim
         )
+
+    def _check_canonical(self) -> None:
+        """A device's share of a tile is another shape, so another rounding."""
+        for axis in ("data", "fsdp", "tensor", "sampler_tensor"):
+            if self.decoder.canonical_tile and getattr(self.mesh, axis) > 1:
+                raise ValueError(
+                    "Decoder.canonical_tile must be 0 unless sampler and learner have "
+                    f"one device each, got {self.decoder.canonical_tile!r} with "
+                    f"Mesh.{axis} = {getattr(self.mesh, axis)!r}"
+                )
 
     def _check_stop_tokens(self) -> None:
         """Refuse ids that can never be drawn."""

@@ -10,7 +10,7 @@ import pytest
 from jigsaw_jax import model
 from jigsaw_jax.model import decoder as decoders
 from jigsaw_jax.sample.engine import Engine
-from jigsaw_jax.settings import Mesh
+from jigsaw_jax.settings import Lora, Mesh
 from jigsaw_jax.train import gradient, packing, sequences
 from tests.model.families import FAMILIES
 from tests.parity import mismatch
@@ -46,9 +46,13 @@ def test_sampler_and_learner_agree_in_every_bit(dtype, shares):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(FAMILIES))
+@pytest.mark.parametrize("name", [*sorted(FAMILIES), "adapted"])
 def test_every_family_agrees_in_every_bit(name):
-    decoder = dataclasses.replace(FAMILIES[name], scan_layers=name == "gemma3")
+    decoder = dataclasses.replace(
+        FAMILIES.get(name, FAMILIES["qwen3"]),
+        scan_layers=name == "gemma3",
+        lora=Lora(rank=3 if name == "adapted" else None),
+    )
     train = mismatch.run_of(decoder, canonical_tile=8, shared_prefix=True)
     assert_bits_are_equal(mismatch.measure(train))
 

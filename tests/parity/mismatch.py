@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from jigsaw_jax import model
+from jigsaw_jax.model import lora
 from jigsaw_jax.records import Prompt, Sample, SampleId
 from jigsaw_jax.runtime.sampler import request_for
 from jigsaw_jax.sample.engine import Engine
@@ -87,6 +88,10 @@ def run_of(decoder: Decoder = DECODER, **changes: Any) -> Train:
 def measure(train: Train, seed: int = 0) -> Pairs:
     """Samples some groups with random weights and asks the learner for the same."""
     params = model.init_params(train.decoder, seed)
+    trained, frozen = lora.split(params)
+    if frozen:
+        # Adapters start as nothing; these do something.
+        params = frozen | jax.tree.map(lambda x: x + 0.05, trained)
     prompts = _prompts(train, seed)
     samples = _sampled(train, params, prompts)
     by_uid = {prompt.uid: group for group, prompt in enumerate(prompts)}

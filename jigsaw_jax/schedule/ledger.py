@@ -241,6 +241,10 @@ class Ledger:
         """Attempts lost to failures, of a sample whose group is open."""
         return self._open[GroupId(sample.uid, sample.draw)].failures[sample.sample]
 
+    def count(self, state: State) -> int:
+        """Samples in one state."""
+        return self._counts[state]
+
     def counts(self) -> dict[str, int]:
         """Samples in each state, zeros included."""
         return {state.value: count for state, count in self._counts.items()}

@@ -164,7 +164,7 @@ class Pipeline:
     @property
     def groups_committed(self) -> int:
         """Groups whose update is in a durable checkpoint."""
-        committed = self._ledger.counts()[State.COMMITTED.value]
+        committed = self._ledger.count(State.COMMITTED)
         return committed // self._settings.samples_per_group
 
     @property

@@ -126,11 +126,28 @@ def test_no_token_is_sampled_under_an_older_version_than_the_newest_when_stopped
 # Refills.
 
 
-def test_a_round_that_loses_groups_trains_r_groups_nevertheless():
-    shell = finished(flat=0.4, mode="stream", updates=6, refill_groups_max=50)
+@pytest.mark.parametrize("seed", range(6))
+def test_a_round_that_loses_groups_trains_r_groups_nevertheless(seed):
+    shell = finished(
+        any_order(seed), flat=0.4, mode="stream", updates=6, refill_groups_max=50
+    )
     assert [len(groups) for groups in shell.history.trained] == [2] * 6
     assert len(effects(shell, records.PublishVersion)) == 3 - 1
     assert shell.pipeline.dropped_reasons()["zero_variance"] > 2
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_resumed_round_replaces_no_group_that_had_trained(seed):
+    shell = make(flat=0.4, mode="stream", updates=6, refill_groups_max=50)
+    choose = any_order(seed)
+    shell.run_while(lambda: not shell.history.trained, choose)
+    shell.crash(to_checkpoint=False)
+    shell.run_to_end(choose)
+    assert [len(groups) for groups in shell.history.trained] == [2] * 6
+    # Two updates are the round, before the crash and after it.
+    until = shell.trace[: position(shell, records.VersionPublished)]
+    assert sum(isinstance(item, records.UpdateStepped) for item in until) == 2
+    assert shell.pipeline.version == 3 - 1
 
 
 def test_a_barrier_waits_for_the_refills_too():

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jigsaw_jax.model import attention
+from jigsaw_jax.model import attention, canonical
 from jigsaw_jax.model.attention import KeysValues
 from jigsaw_jax.model.decoder import choose, ends, rotary_turns, run_layers
 from jigsaw_jax.model.layer import Layer, score_options
@@ -53,23 +53,32 @@ def prefill(
     decoder: Decoder,
     params: Params,
     tokens_T: Int[Array, " T"],
+    length: int | None = None,
     kv_dtype: str | None = None,
 ) -> Any:
     """The cache of one sequence of T tokens from position 0, for one slot.
 
     What stands at the places of padding behind the tokens is finite and means nothing.
     The tokens attend to exact keys and values, whatever these are kept in.
+    With the canonical option the cache has `length` positions, zeros behind the T
+    tokens, and all are attended to, as in a decode step.
     """
-    positions_BT = jnp.arange(tokens_T.shape[0])[None]
-    mask_BTS = positions_BT[:, :, None] >= positions_BT[:, None, :]
+    num_tokens = tokens_T.shape[0]
+    positions_BT = jnp.arange(num_tokens)[None]
+    num_places = (length or num_tokens) if decoder.canonical_tile else num_tokens
+    mask_BTS = positions_BT[:, :, None] >= jnp.arange(num_places)[None, None]
+    behind = (0, num_places - num_tokens)
 
     def write(_: Any, index: int | Array, k: Array, v: Array) -> Written:
         del index
-        fresh = attention.as_cached(k, v)
+        fresh = attention.as_cached(
+            *(jnp.pad(x, [(0, 0), behind, (0, 0), (0, 0)]) for x in (k, v))
+        )
         return _kept(*fresh, kv_dtype), fresh
 
-    attend = _attending(decoder, mask_BTS, positions_BT, write)
-    _, cache = run(decoder, params, tokens_T[None], positions_BT, None, attend)
+    _, cache = _run(
+        decoder, params, tokens_T[None], positions_BT, (None, mask_BTS, write)
+    )
     return cache
 
 
@@ -98,9 +107,12 @@ def decode_step(
 
     length = _cache_length(decoder, cache)
     mask_BTS = jnp.arange(length)[None, None] <= positions_B[:, None, None]
-    attend = _attending(decoder, mask_BTS, positions_B[:, None], write)
-    hidden_BTD, cache = run(
-        decoder, params, tokens_B[:, None], positions_B[:, None], cache, attend
+    hidden_BTD, cache = _run(
+        decoder,
+        params,
+        tokens_B[:, None],
+        positions_B[:, None],
+        (cache, mask_BTS, write),
     )
     return hidden_BTD[:, 0], cache
 
@@ -149,8 +161,9 @@ def extend(
         )
         return whole, own
 
-    attend = _attending(decoder, mask_BTS, positions_BT, write)
-    _, cache = run(decoder, params, tokens_T[None], positions_BT, cache, attend)
+    _, cache = _run(
+        decoder, params, tokens_T[None], positions_BT, (cache, mask_BTS, write)
+    )
     return cache
 
 
@@ -227,6 +240,59 @@ def _cache_length(decoder: Decoder, cache: Any) -> int:
     """S."""
     layer = cache if decoder.scan_layers else cache[0]
     return jax.tree.leaves(layer)[0].shape[-1]
+
+
+def _run(
+    decoder: Decoder,
+    params: Params,
+    tokens_BT: Int[Array, "B T"],
+    positions_BT: Int[Array, "B T"],
+    cached: tuple[Any, Bool[Array, "B T S"], Any],
+) -> tuple[Float[Array, "B T D"], Any]:
+    """All layers; each writes its keys and values, then attends to what is cached."""
+    if decoder.canonical_tile:
+        return _run_canonical(decoder, params, tokens_BT, positions_BT, cached)
+    cache, mask_BTS, write = cached
+    attend = _attending(decoder, mask_BTS, positions_BT, write)
+    return run(decoder, params, tokens_BT, positions_BT, cache, attend)
+
+
+def _run_canonical(
+    decoder: Decoder,
+    params: Params,
+    tokens_BT: Int[Array, "B T"],
+    positions_BT: Int[Array, "B T"],
+    cached: tuple[Any, Bool[Array, "B T S"], Any],
+) -> tuple[Float[Array, "B T D"], Any]:
+    """`_run` with every token a row of its own, in tiles of the same height."""
+    cache, mask_BTS, write = cached
+    num_rows, num_tokens = tokens_BT.shape
+    positions_A1 = positions_BT.reshape(-1, 1)
+    turns = rotary_turns(decoder, positions_A1)
+    masks = canonical.slot_masks(decoder, positions_A1, mask_BTS.shape[-1])
+    rows_A = jnp.repeat(jnp.arange(num_rows), num_tokens)
+
+    def body(x: Array, layer: Layer, index: int | Array, old: Any) -> tuple[Array, Any]:
+        def attend(q: Array, k: Array, v: Array) -> tuple[Array, KeysValues]:
+            shape = (num_rows, num_tokens, *k.shape[2:])
+            new, own = write(old, index, k.reshape(shape), v.reshape(shape))
+
+            mask = choose(decoder, index, *masks)
+            return canonical.attend(
+                decoder, q, mask, own, where=rows_A, look=_look_in_slots
+            ), new
+
+        turn = choose(decoder, index, *turns)
+        return canonical.run_layer(decoder, layer, x, turn, attend)
+
+    x_A1D = ends(decoder, params).embed(tokens_BT.reshape(-1, 1))
+    x_A1D, cache = run_layers(decoder, params, x_A1D, body, contexts=cache)
+    hidden_A1D = canonical.normalise(decoder, params, x_A1D)
+    return hidden_A1D.reshape(num_rows, num_tokens, -1), cache
+
+
+def _look_in_slots(own: KeysValues, slots_A: Int[Array, " A"]) -> KeysValues:
+    return jax.tree.map(lambda x: x[slots_A], own)
 
 
 def windowed(

@@ -12,6 +12,7 @@ from flax import nnx
 from jigsaw_jax import mesh as meshes
 from jigsaw_jax.model import attention, rotary
 from jigsaw_jax.model.layer import PRODUCT, Ends, Layer, score_options
+from jigsaw_jax.model.tiles import by_tile
 from jigsaw_jax.settings import Decoder
 from jigsaw_jax.types import Array, Float, Int, Params
 
@@ -130,6 +131,8 @@ def head(decoder: Decoder, params: Params) -> Callable[[Array], Array]:
     vocabulary for all rows, since rows are far smaller than the head; where the
     vocabulary does not divide, its share of the rows.
     """
+    if decoder.canonical_tile:
+        return functools.partial(_head_by_tile, decoder, params)
     if not meshes.is_spread("logits", decoder.vocab_size):
         spread = ends(decoder, params)
         return lambda hidden: spread.logits(meshes.constrain(hidden, "rows"))
@@ -151,6 +154,17 @@ def ends(decoder: Decoder, params: Params) -> Ends:
     """The module of the embedding, the final norm and the head."""
     graph, _ = nnx.split(_abstract(Ends, decoder))
     return nnx.merge(graph, params["ends"])
+
+
+def _head_by_tile(decoder: Decoder, params: Params, hidden: Array) -> Array:
+    """The head of the canonical option."""
+
+    def one(weights: Params, rows: Array) -> Array:
+        return ends(decoder, {"ends": weights}).logits(rows)
+
+    rows = hidden.reshape(-1, hidden.shape[-1])
+    logits_AV = by_tile(decoder, one, params["ends"], rows)
+    return logits_AV.reshape(*hidden.shape[:-1], -1)
 
 
 def run_layers(

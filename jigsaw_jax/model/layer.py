@@ -139,6 +139,15 @@ class Layer(nnx.Module):
         `turn` holds the rotary angles of the T positions; `attend` maps query, key
         and value of the T tokens to the attention's output.
         """
+        o_BTNH, carried = attend(*self.project(x_BTD, turn))
+        return self.finish(x_BTD, o_BTNH), carried
+
+    def project(
+        self, x_BTD: Float[Array, "B T D"], turn: rotary.Turn
+    ) -> tuple[
+        Float[Array, "B T N H"], Float[Array, "B T K H"], Float[Array, "B T K H"]
+    ]:
+        """Query, key and value, as attention reads them."""
         y_BTD = rms_norm(self.decoder, x_BTD, self.attention_norm[...])
         q_BTNH = self._product("BTD,DNH->BTNH", y_BTD, self.query)
         k_BTKH = self._product("BTD,DKH->BTKH", y_BTD, self.key)
@@ -150,13 +159,17 @@ class Layer(nnx.Module):
         if self.decoder.qk_norm:
             q_BTNH = rms_norm(self.decoder, q_BTNH, self.query_norm[...])
             k_BTKH = rms_norm(self.decoder, k_BTKH, self.key_norm[...])
-        q_BTNH, k_BTKH = rotary.rotate(q_BTNH, turn), rotary.rotate(k_BTKH, turn)
-        o_BTNH, carried = attend(q_BTNH, k_BTKH, v_BTKH)
+        return rotary.rotate(q_BTNH, turn), rotary.rotate(k_BTKH, turn), v_BTKH
+
+    def finish(
+        self, x_BTD: Float[Array, "B T D"], o_BTNH: Float[Array, "B T N H"]
+    ) -> Float[Array, "B T D"]:
+        """The layer's output, from its input and the attention's output."""
         y_BTD = self._product("BTNH,NHD->BTD", o_BTNH, self.output)
         if self.decoder.sandwich_norms:
             y_BTD = rms_norm(self.decoder, y_BTD, self.attention_out_norm[...])
         x_BTD = x_BTD + y_BTD
-        return x_BTD + self._mlp(x_BTD), carried
+        return x_BTD + self._mlp(x_BTD)
 
     def _mlp(self, x_BTD: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         y_BTD = rms_norm(self.decoder, x_BTD, self.mlp_norm[...])

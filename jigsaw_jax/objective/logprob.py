@@ -13,7 +13,7 @@ Head = Callable[[Array], Array]
 def token_logprobs(
     logits_RMV: Float[Array, "R M V"],
     targets_RM: Int[Array, "R M"],
-    temperature: float,
+    temperature: float | Array,
 ) -> tuple[Float[Array, "R M"], Float[Array, "R M"]]:
     """Logprobs of the targets and entropies in nats, both at `temperature`.
 
@@ -33,6 +33,29 @@ def token_logprobs(
     chosen_RM = jnp.sum(jnp.where(is_target_RMV, shifted_RMV, 0), axis=-1)
     mean_RM = jnp.sum(exp_RMV * shifted_RMV, axis=-1) / total_RM
     return chosen_RM - log_total_RM, log_total_RM - mean_RM
+
+
+def row_logprobs(
+    logits_AV: Float[Array, "A V"],
+    targets_A: Int[Array, " A"],
+    temperatures_A: Float[Array, " A"],
+) -> tuple[Float[Array, " A"], Float[Array, " A"]]:
+    """`token_logprobs` of rows with a temperature each.
+
+    The entropy is made from other copies of the logits: a caller that does without it
+    gets logprobs of the same rounding.
+    """
+
+    def both(logits: Array) -> tuple[Array, Array]:
+        return token_logprobs(
+            logits[:, None], targets_A[:, None], temperatures_A[:, None, None]
+        )
+
+    logprobs_AM, _ = both(logits_AV)
+    # What comes out of a barrier is not known to be what went in.
+    logits_AV, logprobs_AM = jax.lax.optimization_barrier((logits_AV, logprobs_AM))
+    _, entropies_AM = both(logits_AV)
+    return logprobs_AM[:, 0], entropies_AM[:, 0]
 
 
 def chunked_logprobs(

@@ -10,6 +10,8 @@ from jigsaw_jax import mesh as meshes
 from jigsaw_jax import model
 from jigsaw_jax.model import decode
 from jigsaw_jax.model.paged import Paging, SlotPages
+from jigsaw_jax.model.tiles import by_tile
+from jigsaw_jax.objective import logprob
 from jigsaw_jax.sample import cache, sampling
 from jigsaw_jax.sample.state import (
     LENGTH,
@@ -21,7 +23,7 @@ from jigsaw_jax.sample.state import (
     StepResult,
 )
 from jigsaw_jax.settings import Decoder
-from jigsaw_jax.types import Array, Int, Params
+from jigsaw_jax.types import Array, Float, Int, Params
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,9 +54,9 @@ def prefill(
     tokens_T: Int[Array, " T"],
 ) -> cache.SlotCache:
     """One slot's cache with the tokens of a prompt, padding included."""
-    layers = decode.prefill(decoder, params, tokens_T, limits.kv_dtype)
     # Pages behind the prompt are zeroed as they are written.
     length = limits.length if limits.paging is None else tokens_T.shape[0]
+    layers = decode.prefill(decoder, params, tokens_T, length, limits.kv_dtype)
     return cache.padded(decoder, layers, length)
 
 
@@ -114,6 +116,8 @@ def generate(
             slots.top_ks_B,
             slots.top_ps_B,
         )
+        if decoder.canonical_tile:
+            drawn = _canonical(decoder, slots, logits_BV, drawn)
         row = (*drawn, slots.reasons_B == RUNNING)
         log = tuple(x.at[step].set(y) for x, y in zip(log, row, strict=True))
         slots = _advanced(limits, slots, drawn.tokens_B)
@@ -186,6 +190,22 @@ def insert_snapshot(
 def release(state: DecodeState, reasons_B: Int[Array, " B"]) -> DecodeState:
     """The state with the slots' reasons replaced; FREE stops a slot."""
     return dataclasses.replace(state, slots=state.slots._replace(reasons_B=reasons_B))
+
+
+def _canonical(
+    decoder: Decoder, slots: Slots, logits_BV: Float[Array, "B V"], drawn: sampling.Draw
+) -> sampling.Draw:
+    """The draw with logprobs summed as the learner sums them."""
+    is_plain_B = (slots.top_ks_B <= 0) & (slots.top_ps_B >= 1)
+    is_greedy_B = slots.temperatures_B <= 0
+    scale_B = jnp.where(is_greedy_B, 1.0, slots.temperatures_B)
+
+    def one(_: None, *rows: Array) -> tuple[Array, Array]:
+        return logprob.row_logprobs(*rows)
+
+    logprobs_B, _ = by_tile(decoder, one, None, logits_BV, drawn.tokens_B, scale_B)
+    kept_B = jnp.where(is_plain_B | is_greedy_B, logprobs_B, drawn.logprobs_B)
+    return drawn._replace(logprobs_B=kept_B)
 
 
 def _advanced(limits: Limits, slots: Slots, drawn_B: Int[Array, " B"]) -> Slots:

@@ -44,6 +44,9 @@ class Decoder:
       sliding_window: tokens that a local layer sees, or None.
       global_every: layer i is global where (i + 1) is a multiple of it; 1 means all
         layers (Llama), 0 none (Mistral).
+      canonical_tile: rows of every matrix product, the same in sampler and learner, so
+        that their logprobs are equal bit for bit (docs/canonical.md); 0 leaves the
+        shapes to each side. Needs a mesh of one device on both sides.
       scan_layers: one compiled layer body run L times; slower on CPU, compiles fast.
       dtype: compute type.
       param_dtype: storage type of the parameters.
@@ -80,6 +83,7 @@ class Decoder:
     scale_embedding: bool = False
     sliding_window: int | None = None
     global_every: int = 1
+    canonical_tile: int = 0
     scan_layers: bool = False
     dtype: str = "float32"
     param_dtype: str = "float32"
@@ -98,7 +102,7 @@ class Decoder:
             "rope_original_length",
         ):
             check.at_least(f"Decoder.{name}", getattr(self, name), 1)
-        for name in ("global_every", "num_experts"):
+        for name in ("global_every", "num_experts", "canonical_tile"):
             check.at_least(f"Decoder.{name}", getattr(self, name), 0)
         check.divides(
             "Decoder.num_kv_heads",

@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import optax
 
 from jigsaw_jax import settings
+from jigsaw_jax.model import canonical
 from jigsaw_jax.model import decoder as model
+from jigsaw_jax.model.tiles import by_tile
 from jigsaw_jax.objective import logprob, mismatch, overlong, policy
 from jigsaw_jax.objective.advantage import advantages
 from jigsaw_jax.train import optimizer
@@ -56,6 +58,8 @@ def token_logprobs(
     train: settings.Train, params: Params, batch: Batch, temperature: float
 ) -> tuple[Float[Array, "R M"], Float[Array, "R M"]]:
     """Logprobs and entropies at the trained places under `params`."""
+    if train.decoder.canonical_tile:
+        return _canonical_logprobs(train, params, batch, temperature)
     hidden_RTD = model.forward(
         train.decoder,
         params,
@@ -73,6 +77,42 @@ def token_logprobs(
         temperature=temperature,
         chunk=train.learner.logprob_chunk,
     )
+
+
+def _canonical_logprobs(
+    train: settings.Train, params: Params, batch: Batch, temperature: float
+) -> tuple[Float[Array, "R M"], Float[Array, "R M"]]:
+    """`token_logprobs` by tiles of tokens, in the sampler's shapes."""
+    decoder = train.decoder
+    hidden_RTD = canonical.forward(
+        decoder,
+        params,
+        batch.tokens_RT,
+        batch.positions_RT,
+        batch.segment_ids_RT,
+        prefix_ids_BT=batch.prefix_ids_RT,
+        length=train.sampler.length_max,
+        remat=train.learner.remat_save if train.learner.remat else None,
+    )
+    hidden_RMD = jnp.take_along_axis(hidden_RTD, batch.index_RM[:, :, None], axis=1)
+    shape = batch.targets_RM.shape
+
+    def one(weights: Params, hidden: Array, targets: Array, temperatures: Array) -> Any:
+        # The sampler draws between the two: a barrier keeps them as far apart here.
+        logits = model.ends(decoder, {"ends": weights}).logits(hidden)
+        logits = jax.lax.optimization_barrier(logits)
+        return logprob.row_logprobs(logits, targets, temperatures)
+
+    pair = by_tile(
+        decoder,
+        one,
+        params["ends"],
+        hidden_RMD.reshape(-1, decoder.model_dim),
+        batch.targets_RM.ravel(),
+        jnp.full(batch.targets_RM.size, temperature, jnp.float32),
+        gathered=decoder.vocab_size,
+    )
+    return tuple(x.reshape(shape) for x in pair)
 
 
 def add_policy_gradients(

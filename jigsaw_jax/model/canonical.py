@@ -1,0 +1,160 @@
+"""The canonical option: the same shapes in sampler and learner, so the same bits.
+
+A row of a matrix product depends on how many rows the product has, though not on which
+row it is. With `Decoder.canonical_tile` both sides cut their tokens into tiles of that
+many rows, and every token attends to as many places as a slot of the cache has. So a
+logprob is the same number whether it comes out of a decode step, a prefill, or a packed
+batch with its gradient, bit for bit. docs/canonical.md says what that costs.
+
+Tokens stand as rows of one token each, `A 1 ...`, the shape of a decode step.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jigsaw_jax.model import attention
+from jigsaw_jax.model.attention import KeysValues
+from jigsaw_jax.model.decoder import choose, ends, rotary_turns, run_layers
+from jigsaw_jax.model.layer import Layer, score_options
+from jigsaw_jax.model.tiles import by_tile
+from jigsaw_jax.settings import Decoder
+from jigsaw_jax.types import Array, Bool, Float, Int, Params
+
+# Keys and values of some tokens' places, from those that a cache or a batch holds.
+Look = Callable[[KeysValues, Array], KeysValues]
+
+
+def run_layer(
+    decoder: Decoder, layer: Layer, x_A1D: Float[Array, "A 1 D"], turn: Any, attend: Any
+) -> tuple[Float[Array, "A 1 D"], Any]:
+    """`layer(x, turn, attend)` by tiles; `attend` is given all A tokens at once."""
+    graph, weights = nnx.split(layer)
+
+    def project(weights: Any, x: Array, turn: Any) -> Any:
+        return nnx.merge(graph, weights).project(x, turn)
+
+    def finish(weights: Any, x: Array, o: Array) -> Any:
+        return nnx.merge(graph, weights).finish(x, o)
+
+    q_A1NH, k_A1KH, v_A1KH = by_tile(decoder, project, weights, x_A1D, turn)
+    o_A1NH, carried = attend(q_A1NH, k_A1KH, v_A1KH)
+    return by_tile(decoder, finish, weights, x_A1D, o_A1NH), carried
+
+
+def attend(
+    decoder: Decoder,
+    q_A1NH: Float[Array, "A 1 N H"],
+    mask_A1S: Bool[Array, "A 1 S"],
+    held: Any,
+    *,
+    where: Int[Array, "A ..."],
+    look: Look,
+) -> Float[Array, "A 1 N H"]:
+    """Attention of each token to S places: `look(held, where)` has keys and values."""
+
+    def one(held: Any, q: Array, mask: Array, where: Array) -> Array:
+        found = jax.lax.optimization_barrier(look(held, where))
+        return attention.attend(q, *found, mask, **score_options(decoder))
+
+    gathered = mask_A1S.shape[-1] * decoder.num_kv_heads * decoder.head_dim
+    return by_tile(decoder, one, held, q_A1NH, mask_A1S, where, gathered=gathered)
+
+
+def normalise(
+    decoder: Decoder, params: Params, x_A1D: Float[Array, "A 1 D"]
+) -> Float[Array, "A 1 D"]:
+    """The final norm by tiles."""
+
+    def one(weights: Any, x: Array) -> Array:
+        return ends(decoder, {"ends": weights}).normalise(x)
+
+    return by_tile(decoder, one, params["ends"], x_A1D)
+
+
+def forward(
+    decoder: Decoder,
+    params: Params,
+    tokens_BT: Int[Array, "B T"],
+    positions_BT: Int[Array, "B T"],
+    segment_ids_BT: Int[Array, "B T"],
+    *,
+    prefix_ids_BT: Int[Array, "B T"] | None,
+    length: int,
+    remat: str | None = None,
+) -> Float[Array, "B T D"]:
+    """`decoder.forward`, with each token attending to `length` places of a cache."""
+    num_rows, row = tokens_BT.shape
+    places_AS = _places(
+        positions_BT,
+        segment_ids_BT,
+        segment_ids_BT if prefix_ids_BT is None else prefix_ids_BT,
+        length,
+    )
+    positions_A1 = positions_BT.reshape(-1, 1)
+    turns = rotary_turns(decoder, positions_A1)
+    masks = slot_masks(decoder, positions_A1, length)
+
+    def body(x: Array, layer: Layer, index: int | Array, _: None) -> Any:
+        def attend_rows(q: Array, k: Array, v: Array) -> tuple[Array, None]:
+            mask = choose(decoder, index, *masks)
+            held = (k[:, 0], v[:, 0])
+            return attend(
+                decoder, q, mask, held, where=places_AS, look=_look_in_rows
+            ), None
+
+        return run_layer(decoder, layer, x, choose(decoder, index, *turns), attend_rows)
+
+    x_A1D = ends(decoder, params).embed(tokens_BT.reshape(-1, 1))
+    x_A1D, _ = run_layers(decoder, params, x_A1D, body, remat=remat)
+    return normalise(decoder, params, x_A1D).reshape(num_rows, row, -1)
+
+
+def _look_in_rows(held: Any, places_AS: Int[Array, "A S"]) -> KeysValues:
+    return attention.as_cached(*(x[places_AS] for x in held))
+
+
+def slot_masks(
+    decoder: Decoder, positions_A1: Int[Array, "A 1"], length: int
+) -> tuple[Bool[Array, "A 1 S"], Bool[Array, "A 1 S"]]:
+    """The places of a cache that a token sees, in global and in local layers."""
+    distance_A1S = positions_A1[:, :, None] - jnp.arange(length)[None, None]
+    is_past = distance_A1S >= 0
+    if decoder.sliding_window is None:
+        return is_past, is_past
+    return is_past, is_past & (distance_A1S < decoder.sliding_window)
+
+
+def _places(
+    positions_BT: Int[Array, "B T"],
+    segment_ids_BT: Int[Array, "B T"],
+    prefix_ids_BT: Int[Array, "B T"],
+    length: int,
+) -> Int[Array, "A S"]:
+    """Which of the B T tokens has position s in each token's sequence.
+
+    A sequence is a segment, behind the prefix that it goes on from: its own first
+    token's position says where it does. Places after the token mean nothing.
+    """
+    num_rows, row = positions_BT.shape
+    order = jnp.arange(length)[None, None]
+    first_BT = _first_of(segment_ids_BT, segment_ids_BT)
+    start_BT = jnp.take_along_axis(positions_BT, first_BT, axis=1)
+    own_BTS = (first_BT - start_BT)[:, :, None] + order
+    shared_BT = _first_of(segment_ids_BT, prefix_ids_BT)
+    shared_BTS = shared_BT[:, :, None] + order
+    is_own = order >= start_BT[:, :, None]
+    places_BTS = jnp.clip(jnp.where(is_own, own_BTS, shared_BTS), 0, row - 1)
+    flat = places_BTS + row * jnp.arange(num_rows)[:, None, None]
+    return flat.reshape(-1, length)
+
+
+def _first_of(
+    segment_ids_BT: Int[Array, "B T"], wanted_BT: Int[Array, "B T"]
+) -> Int[Array, "B T"]:
+    """Where in its row the segment begins that each token wants."""
+    is_wanted = segment_ids_BT[:, None, :] == wanted_BT[:, :, None]
+    return jnp.argmax(is_wanted, axis=-1)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import ragged_paged_attention as ragged
 from jax.sharding import PartitionSpec
 
-from jigsaw_jax.model import attention, canonical, decode
+from jigsaw_jax.model import attention, decode
 from jigsaw_jax.model.attention import KeysValues
 from jigsaw_jax.model.layer import choose, score_options
 from jigsaw_jax.model.quantise import dequantise, like
@@ -310,11 +310,11 @@ def _gathered(
     positions_BT = slots.positions_B[:, None]
     mask_BTS = jnp.arange(paging.length)[None, None] <= positions_BT[:, :, None]
     masks = (mask_BTS, decode.windowed(decoder, mask_BTS, positions_BT))
-    out_BTNH = canonical.attend_cached(
-        decoder,
+    out_BTNH = attention.attend(
         q_BNH[:, None],
-        attention.as_cached(k_BSKH, v_BSKH),
+        *attention.as_cached(k_BSKH, v_BSKH),
         choose(decoder, index, *masks),
+        **score_options(decoder),
     )
     return out_BTNH[:, 0]
 

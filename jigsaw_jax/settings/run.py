@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from jigsaw_jax.settings import check
+from jigsaw_jax.settings import cached, check
 from jigsaw_jax.settings.mesh import Mesh
 from jigsaw_jax.settings.model import Decoder, Tokenizer, Weights
 from jigsaw_jax.settings.objective import Objective, Optimizer
@@ -280,7 +280,12 @@ class Train:
                 self.data.prompt_tokens,
             )
         self._check_stop_tokens()
-        self._check_cache()
+        cached.check_cache(
+            self.sampler,
+            self.objective,
+            replicas=self.mesh.sampler_data,
+            is_canonical=bool(self.decoder.canonical_tile),
+        )
         if self.sampler.top_k or self.sampler.top_p < 1:
             raise ValueError(
                 "Sampler.top_k must be 0 and Sampler.top_p 1 in training (the learner "
@@ -311,48 +316,13 @@ class Train:
 
     def _check_canonical(self) -> None:
         """A device's share of a tile is another shape, so another rounding."""
-        for axis in ("data", "fsdp", "tensor", "sampler_tensor", "sampler_data"):
+        for axis in ("data", "fsdp", "tensor", "sampler_data", "sampler_tensor"):
             if self.decoder.canonical_tile and getattr(self.mesh, axis) > 1:
                 raise ValueError(
                     "Decoder.canonical_tile must be 0 unless sampler and learner have "
                     f"one device each, got {self.decoder.canonical_tile!r} with "
                     f"Mesh.{axis} = {getattr(self.mesh, axis)!r}"
                 )
-        if self.decoder.canonical_tile and self.sampler.kv_dtype is not None:
-            raise ValueError(
-                "Sampler.kv_dtype must be None where Decoder.canonical_tile is not 0 "
-                "(the learner's keys and values are exact), got "
-                f"{self.sampler.kv_dtype!r}"
-            )
-
-    def _check_cache(self) -> None:
-        """Refuse replicas that pages can't be shared out to, and a biased int8."""
-        sampler, replicas = self.sampler, self.mesh.sampler_data
-        if replicas > 1:
-            if sampler.cache != "pages":
-                raise ValueError(
-                    "Sampler.cache must be 'pages' where Mesh.sampler_data is above 1, "
-                    f"got {sampler.cache!r}"
-                )
-            name = "Mesh.sampler_data"
-            check.divides(name, replicas, "Sampler.slots", sampler.slots)
-            check.divides(name, replicas, "Sampler.num_pages", sampler.num_pages)
-            if sampler.num_pages:
-                check.at_least(
-                    f"Sampler.num_pages / {name}",
-                    sampler.num_pages // replicas,
-                    sampler.pages_per_slot,
-                )
-        if (
-            sampler.kv_dtype is not None
-            and self.objective.old_policy == "recompute"
-            and self.objective.mismatch is None
-        ):
-            raise ValueError(
-                "Objective.mismatch must be 'truncate' or 'mask' where "
-                f"Sampler.kv_dtype is {sampler.kv_dtype!r} and Objective.old_policy is "
-                "'recompute' (the sampler's policy is then not the old one), got None"
-            )
 
     def _check_stop_tokens(self) -> None:
         """Refuse ids that can never be drawn."""

@@ -52,3 +52,12 @@ def test_int8_needs_a_correction_where_the_old_policy_is_computed_again():
     with pytest.raises(ValueError, match=r"Objective.mismatch must be 'truncate' or"):
         _train(int8, objective=again)
     _train(int8, objective=dataclasses.replace(again, mismatch="mask"))
+
+
+def test_equal_bits_are_for_a_cache_of_exact_slots():
+    canonical = dataclasses.replace(DECODER, canonical_tile=8)
+    slots = dataclasses.replace(SAMPLER, cache="slots")
+    settings.Train(updates=1, decoder=canonical, sampler=slots)
+    for sampler in (SAMPLER, dataclasses.replace(slots, kv_dtype="int8")):
+        with pytest.raises(ValueError, match=r"'slots' and Sampler.kv_dtype None"):
+            settings.Train(updates=1, decoder=canonical, sampler=sampler)

@@ -6,7 +6,7 @@ many rows, and every token attends to as many places as a slot of the cache has.
 logprob is the same number whether it comes out of a decode step, a prefill, or a packed
 batch with its gradient, bit for bit. docs/canonical.md says what that costs.
 
-Tokens stand as rows of one token each, `A 1 ...`, the shape of a decode step.
+Tokens stand as rows of one token each, `A T ...` with T = 1, the shape of a decode step.
 """
 
 from collections.abc import Callable
@@ -29,8 +29,8 @@ Look = Callable[[KeysValues, Array], KeysValues]
 
 
 def run_layer(
-    decoder: Decoder, layer: Layer, x_A1D: Float[Array, "A 1 D"], turn: Any, attend: Any
-) -> tuple[Float[Array, "A 1 D"], Any]:
+    decoder: Decoder, layer: Layer, x_ATD: Float[Array, "A T D"], turn: Any, attend: Any
+) -> tuple[Float[Array, "A T D"], Any]:
     """`layer(x, turn, attend)` by tiles; `attend` is given all A tokens at once."""
     graph, weights = nnx.split(layer)
 
@@ -40,28 +40,28 @@ def run_layer(
     def finish(weights: Any, x: Array, o: Array) -> Any:
         return nnx.merge(graph, weights).finish(x, o)
 
-    q_A1NH, k_A1KH, v_A1KH = by_tile(decoder, project, weights, x_A1D, turn)
-    o_A1NH, carried = attend(q_A1NH, k_A1KH, v_A1KH)
-    return by_tile(decoder, finish, weights, x_A1D, o_A1NH), carried
+    q_ATNH, k_ATKH, v_ATKH = by_tile(decoder, project, weights, x_ATD, turn)
+    o_ATNH, carried = attend(q_ATNH, k_ATKH, v_ATKH)
+    return by_tile(decoder, finish, weights, x_ATD, o_ATNH), carried
 
 
 def attend(
     decoder: Decoder,
-    q_A1NH: Float[Array, "A 1 N H"],
-    mask_A1S: Bool[Array, "A 1 S"],
+    q_ATNH: Float[Array, "A T N H"],
+    mask_ATS: Bool[Array, "A T S"],
     held: Any,
     *,
     where: Int[Array, "A ..."],
     look: Look,
-) -> Float[Array, "A 1 N H"]:
+) -> Float[Array, "A T N H"]:
     """Attention of each token to S places: `look(held, where)` has keys and values."""
 
     def one(held: Any, q: Array, mask: Array, where: Array) -> Array:
         k_AKHS, v_AKSH = jax.lax.optimization_barrier(look(held, where))
         return attention.attend(q, k_AKHS, v_AKSH, mask, **score_options(decoder))
 
-    gathered = mask_A1S.shape[-1] * decoder.num_kv_heads * decoder.head_dim
-    return by_tile(decoder, one, held, q_A1NH, mask_A1S, where, gathered=gathered)
+    gathered = mask_ATS.shape[-1] * decoder.num_kv_heads * decoder.head_dim
+    return by_tile(decoder, one, held, q_ATNH, mask_ATS, where, gathered=gathered)
 
 
 def attend_cached(
@@ -74,7 +74,7 @@ def attend_cached(
     if not decoder.canonical_tile:
         return attention.attend(q_BTNH, *seen, mask_BTS, **score_options(decoder))
     num_rows, num_tokens = mask_BTS.shape[:2]
-    out_A1NH = attend(
+    out_ATNH = attend(
         decoder,
         q_BTNH.reshape(-1, 1, *q_BTNH.shape[2:]),
         mask_BTS.reshape(-1, 1, mask_BTS.shape[-1]),
@@ -82,18 +82,18 @@ def attend_cached(
         where=jnp.repeat(jnp.arange(num_rows), num_tokens),
         look=_look_in_slots,
     )
-    return out_A1NH.reshape(q_BTNH.shape)
+    return out_ATNH.reshape(q_BTNH.shape)
 
 
 def normalise(
-    decoder: Decoder, params: Params, x_A1D: Float[Array, "A 1 D"]
-) -> Float[Array, "A 1 D"]:
+    decoder: Decoder, params: Params, x_ATD: Float[Array, "A T D"]
+) -> Float[Array, "A T D"]:
     """The final norm by tiles."""
 
     def one(weights: Any, x: Array) -> Array:
         return ends(decoder, {"ends": weights}).normalise(x)
 
-    return by_tile(decoder, one, params["ends"], x_A1D)
+    return by_tile(decoder, one, params["ends"], x_ATD)
 
 
 def forward(
@@ -115,13 +115,13 @@ def forward(
         segment_ids_BT if prefix_ids_BT is None else prefix_ids_BT,
         length,
     )
-    positions_A1 = positions_BT.reshape(-1, 1)
-    turns = rotary_turns(decoder, positions_A1)
-    distance_A1S = positions_A1[:, :, None] - jnp.arange(length)[None, None]
-    is_past = distance_A1S >= 0
+    positions_AT = positions_BT.reshape(-1, 1)
+    turns = rotary_turns(decoder, positions_AT)
+    distance_ATS = positions_AT[:, :, None] - jnp.arange(length)[None, None]
+    is_past = distance_ATS >= 0
     masks = (is_past, is_past)
     if decoder.sliding_window is not None:
-        masks = (is_past, is_past & (distance_A1S < decoder.sliding_window))
+        masks = (is_past, is_past & (distance_ATS < decoder.sliding_window))
 
     def body(x: Array, layer: Layer, index: int | Array, _: None) -> Any:
         def attend_rows(q: Array, k: Array, v: Array) -> tuple[Array, None]:
@@ -133,9 +133,9 @@ def forward(
 
         return run_layer(decoder, layer, x, choose(decoder, index, *turns), attend_rows)
 
-    x_A1D = ends(decoder, params).embed(tokens_BT.reshape(-1, 1))
-    x_A1D, _ = run_layers(decoder, params, x_A1D, body, remat=remat)
-    return normalise(decoder, params, x_A1D).reshape(num_rows, row, -1)
+    x_ATD = ends(decoder, params).embed(tokens_BT.reshape(-1, 1))
+    x_ATD, _ = run_layers(decoder, params, x_ATD, body, remat=remat)
+    return normalise(decoder, params, x_ATD).reshape(num_rows, row, -1)
 
 
 def _look_in_rows(held: Any, places_AS: Int[Array, "A S"]) -> KeysValues:

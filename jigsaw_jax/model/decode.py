@@ -220,10 +220,10 @@ def _run_canonical(
         turn = choose(decoder, index, *turns)
         return canonical.run_layer(decoder, layer, x, turn, of_layer)
 
-    x_A1D = ends(decoder, params).embed(tokens_BT.reshape(-1, 1))
-    x_A1D, cache = run_layers(decoder, params, x_A1D, body, contexts=cache)
-    hidden_A1D = canonical.normalise(decoder, params, x_A1D)
-    return hidden_A1D.reshape(*lead, -1), cache
+    x_ATD = ends(decoder, params).embed(tokens_BT.reshape(-1, 1))
+    x_ATD, cache = run_layers(decoder, params, x_ATD, body, contexts=cache)
+    hidden_ATD = canonical.normalise(decoder, params, x_ATD)
+    return hidden_ATD.reshape(*lead, -1), cache
 
 
 def _attending(

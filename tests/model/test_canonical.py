@@ -25,15 +25,9 @@ def assert_bits_are_equal(pairs):
     np.testing.assert_array_equal(pairs.sampler, pairs.with_gradient)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "shares"),
-    [
-        ("float32", True),
-        pytest.param("float32", False, marks=pytest.mark.slow),
-        pytest.param("bfloat16", True, marks=pytest.mark.slow),
-        pytest.param("bfloat16", False, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("shares", [True, False])
 def test_sampler_and_learner_agree_in_every_bit(dtype, shares):
     train = mismatch.run_of(
         canonical_tile=8,
@@ -95,6 +89,7 @@ def test_a_head_keeps_the_shape_before_the_vocabulary():
     np.testing.assert_allclose(ours, plain, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_observation_is_read_as_a_decode_step_would():
     decoder = dataclasses.replace(tiny.DECODER, canonical_tile=4)
     engine = Engine(decoder, tiny.SAMPLER, None, stop_tokens=())

@@ -21,7 +21,15 @@ TOKENS = np.random.default_rng(1).integers(0, 61, 13)
 assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=3e-5)
 
 
-@pytest.fixture(params=FAMILIES)
+QUICK = ("qwen3_moe", "gemma3", "qwen2")
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in FAMILIES
+    ]
+)
 def decoder(request):
     return FAMILIES[request.param]
 

@@ -109,7 +109,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(violation is not None)
     start_s = time.monotonic()
     tasks = [(options.first + i, options.events) for i in range(options.seeds)]
-    with multiprocessing.Pool(options.processes) as pool:
+    # A fork of a process that runs threads, as one with JAX in it does, can hang.
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(options.processes) as pool:
         results = list(pool.imap_unordered(_seed, tasks))
     broken = sorted((seed, text) for seed, _, text in results if text is not None)
     for seed, text in broken:

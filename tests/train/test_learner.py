@@ -31,7 +31,7 @@ from tests.train.make_groups import (
 )
 
 TEMPERATURE = 0.8
-EVERY_OBJECTIVE = every_objective("gspo", "cispo", "kl_reward", "recompute")
+EVERY_OBJECTIVE = every_objective("gspo", "recompute")
 
 
 def unpacked(trajectories):

@@ -51,10 +51,13 @@ def attend(
     mask_ATS: Bool[Array, "A T S"],
     held: Any,
     *,
-    where: Int[Array, "A ..."],
+    where: Array,
     look: Look,
 ) -> Float[Array, "A T N H"]:
-    """Attention of each token to S places: `look(held, where)` has keys and values."""
+    """Attention of each token to S places; `look(held, where)` finds them.
+
+    `where` has a row a token, of whatever `look` goes by.
+    """
 
     def one(held: Any, q: Array, mask: Array, where: Array) -> Array:
         k_AKHS, v_AKSH = jax.lax.optimization_barrier(look(held, where))

@@ -6,11 +6,12 @@ many rows, and every token attends to as many places as a slot of the cache has.
 logprob is the same number whether it comes out of a decode step, a prefill, or a packed
 batch with its gradient, bit for bit. docs/canonical.md says what that costs.
 
-Tokens stand as rows of one token each, `A T ...` with T = 1, the shape of a decode step.
+Tokens stand as rows of one each, `A T ...` with T = 1, the shape of a decode step.
 """
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -63,8 +64,7 @@ def attend(
         k_AKHS, v_AKSH = jax.lax.optimization_barrier(look(held, where))
         return attention.attend(q, k_AKHS, v_AKSH, mask, **score_options(decoder))
 
-    gathered = mask_ATS.shape[-1] * decoder.num_kv_heads * decoder.head_dim
-    return by_tile(decoder, one, held, q_ATNH, mask_ATS, where, gathered=gathered)
+    return by_tile(decoder, one, held, q_ATNH, mask_ATS, where)
 
 
 def attend_cached(
@@ -126,19 +126,72 @@ def forward(
     if decoder.sliding_window is not None:
         masks = (is_past, is_past & (distance_ATS < decoder.sliding_window))
 
+    of_rows = tuple(
+        attention.packed_mask(segment_ids_BT, positions_BT, window, prefix_ids_BT)
+        for window in (None, decoder.sliding_window)
+    )
+
     def body(x: Array, layer: Layer, index: int | Array, _: None) -> Any:
-        def attend_rows(q: Array, k: Array, v: Array) -> tuple[Array, None]:
-            mask = choose(decoder, index, *masks)
-            held = (k[:, 0], v[:, 0])
-            return attend(
-                decoder, q, mask, held, where=places_AS, look=_look_in_rows
-            ), None
+        def attend_rows(*qkv: Array) -> tuple[Array, None]:
+            where = _Where(
+                places_AS,
+                choose(decoder, index, *masks),
+                choose(decoder, index, *of_rows),
+            )
+            return _in_rows(decoder, qkv, where), None
 
         return run_layer(decoder, layer, x, choose(decoder, index, *turns), attend_rows)
 
     x_ATD = ends(decoder, params).embed(tokens_BT.reshape(-1, 1))
     x_ATD, _ = run_layers(decoder, params, x_ATD, body, remat=remat)
     return normalise(decoder, params, x_ATD).reshape(num_rows, row, -1)
+
+
+class _Where(NamedTuple):
+    """What the tokens of packed rows see, by places and by rows."""
+
+    places_AS: Int[Array, "A S"]
+    mask_ATS: Bool[Array, "A T S"]
+    mask_BTT: Bool[Array, "B T T"]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _in_rows(decoder: Decoder, qkv: tuple[Array, ...], where: _Where) -> Array:
+    """Attention of packed tokens, each to the places of its own sequence.
+
+    The gradient is that of ordinary attention within the rows: the same function, and
+    sums of gradients over gathered places would take longer than all of a layer.
+    """
+    q, k, v = qkv
+    held = (k[:, 0], v[:, 0])
+    return attend(
+        decoder, q, where.mask_ATS, held, where=where.places_AS, look=_look_in_rows
+    )
+
+
+def _in_rows_forward(
+    decoder: Decoder, qkv: tuple[Array, ...], where: _Where
+) -> tuple[Array, Any]:
+    return _in_rows(decoder, qkv, where), (qkv, where.mask_BTT)
+
+
+def _in_rows_backward(
+    decoder: Decoder, residuals: Any, gradient: Array
+) -> tuple[tuple[Array, ...], None]:
+    qkv, mask_BTT = residuals
+    lead = mask_BTT.shape[:2]
+
+    def ordinary(*qkv: Array) -> Array:
+        q, k, v = (x.reshape(*lead, *x.shape[2:]) for x in qkv)
+        cached = attention.as_cached(k, v)
+        out = attention.attend(q, *cached, mask_BTT, **score_options(decoder))
+        return out.reshape(qkv[0].shape)
+
+    _, pull = jax.vjp(ordinary, *qkv)
+    return pull(gradient), None
+
+
+_in_rows.defvjp(_in_rows_forward, _in_rows_backward)
 
 
 def _look_in_rows(held: Any, places_AS: Int[Array, "A S"]) -> KeysValues:

@@ -323,7 +323,6 @@ class LocalRuntime:
         if self._is_evaluating or not self._record.is_evaluation_due(done):
             return
         self._is_evaluating = True
-        self._record.evaluation_began(done)
         samples: list[Sample] = []
         evaluator, sampler = self._crew.evaluator, self._crew.sampler
 

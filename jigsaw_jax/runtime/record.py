@@ -223,9 +223,7 @@ class Record:
         """An evaluation begun after `updates` updates is scored."""
         self._evaluations.record(updates, result.metrics())
         self._tally.evaluated(result.accuracy)
-
-    def evaluation_began(self, updates: int) -> None:
-        """The next one is due `Evaluation.every` updates from here."""
+        # Not when it began: a run that is killed under way makes it again.
         self._tally.totals.last_evaluated = updates
 
     def is_evaluation_due(self, updates: int) -> bool:

@@ -20,7 +20,7 @@ class Totals:
     Attributes:
       eval_accuracy_first: before the first update.
       eval_accuracy_last: of the newest evaluation.
-      last_evaluated: updates done when it was begun.
+      last_evaluated: updates done when the newest evaluation that has ended was begun.
       sampled_tokens: since the end of the first update.
       sampler_s: seconds in which the sampler computed, since then.
       loop_s: seconds of the loop, since then.

@@ -83,7 +83,8 @@ def read_lines(path: pathlib.Path) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
             except ValueError as error:
                 raise StoreError(
-                    f"line {number} of {path} must hold JSON, got {error}"
+                    f"line {number} of {path} must hold JSON, got {error}; to go on, "
+                    f"restore the file or drop the line: sed -i {number}d '{path}'"
                 ) from error
 
 

@@ -62,8 +62,16 @@ def token_logprobs(
     """Logprobs and entropies at the trained places under `params`."""
     if train.decoder.canonical_tile:
         return _canonical_logprobs(train, params, batch, temperature)
+    return _plain_logprobs(train, params, batch, temperature)
+
+
+def _plain_logprobs(
+    train: settings.Train, params: Params, batch: Batch, temperature: float
+) -> tuple[Float[Array, "R M"], Float[Array, "R M"]]:
+    """In the shapes of a learner, where no sampler's logprobs are to be met."""
+    decoder = dataclasses.replace(train.decoder, canonical_tile=0)
     hidden_RTD = model.forward(
-        train.decoder,
+        decoder,
         params,
         batch.tokens_RT,
         batch.positions_RT,
@@ -73,7 +81,7 @@ def token_logprobs(
     )
     hidden_RMD = jnp.take_along_axis(hidden_RTD, batch.index_RM[:, :, None], axis=1)
     return logprob.chunked_logprobs(
-        model.head(train.decoder, params),
+        model.head(decoder, params),
         hidden_RMD,
         batch.targets_RM,
         temperature=temperature,
@@ -179,7 +187,7 @@ def add_supervised_gradients(
     """Totals with the batch's negative log-likelihood added, at temperature 1."""
 
     def loss(params: Params) -> tuple[Array, Totals]:
-        logprobs_RM, _ = token_logprobs(train, {**frozen, **params}, batch, 1.0)
+        logprobs_RM, _ = _plain_logprobs(train, {**frozen, **params}, batch, 1.0)
         total = -jnp.sum(jnp.where(batch.mask_RM, logprobs_RM, 0))
         count = jnp.sum(batch.mask_RM, dtype=jnp.float32)
         stopped = jax.lax.stop_gradient(total)

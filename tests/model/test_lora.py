@@ -118,6 +118,7 @@ def test_values_do_not_depend_on_whether_layers_are_scanned():
     assert not np.any(one["adapters"]["000"]["query"]["b"])
 
 
+@pytest.mark.slow
 def test_adapters_are_float32_beside_a_bfloat16_base():
     narrow = dataclasses.replace(
         DECODERS["llama"], dtype="bfloat16", param_dtype="bfloat16"

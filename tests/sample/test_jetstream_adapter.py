@@ -104,6 +104,7 @@ def _decode(engine, params, state, slots):
     return state, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_driver_of_either_version_gets_what_our_loop_returns(monkeypatch, version):
     module = stub.adapter(monkeypatch, VERSIONS[version][0])

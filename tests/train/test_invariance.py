@@ -22,7 +22,7 @@ from tests.train.make_groups import (
     update_once,
 )
 
-EVERY_OBJECTIVE = every_objective("gspo", "kl_reward")
+EVERY_OBJECTIVE = every_objective("gspo")
 
 
 def groups_of_uneven_size():

@@ -31,7 +31,7 @@ from tests.train.make_groups import (
 )
 
 TEMPERATURE = 0.8
-EVERY_OBJECTIVE = every_objective("gspo", "recompute")
+EVERY_OBJECTIVE = every_objective("recompute")
 
 
 def unpacked(trajectories):

@@ -43,6 +43,7 @@ def pointers(params):
     return [x.unsafe_buffer_pointer() for x in jax.tree.leaves(params)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "changes"),
     [

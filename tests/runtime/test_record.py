@@ -1,0 +1,35 @@
+"""What a record says is due."""
+
+import dataclasses
+
+from jigsaw_jax import settings
+from jigsaw_jax.runtime.clock import Clock
+from jigsaw_jax.runtime.evaluation import Result
+from jigsaw_jax.runtime.record import Record
+from tests.runtime.test_local import make_train
+
+RESULT = Result(
+    accuracy=0.5, pass_at={1: 0.5}, problems=4, missing=0, version_min=0, version_max=0
+)
+
+
+def test_an_evaluation_is_due_until_it_has_ended(tmp_path):
+    evaluation = settings.Evaluation(every=4)
+    train = dataclasses.replace(make_train(updates=8), evaluation=evaluation)
+    record = Record(
+        train,
+        tmp_path,
+        resume=True,
+        operative="",
+        clock=Clock(),
+        text=str,
+        pieces=list,
+    )
+    record.evaluated(0, RESULT)
+    assert not record.is_evaluation_due(3)
+    # A run that is killed while this one is under way asks for it again.
+    assert record.is_evaluation_due(4)
+    assert record.is_evaluation_due(5)
+    record.evaluated(4, RESULT)
+    assert not record.is_evaluation_due(5)
+    record.abandon()

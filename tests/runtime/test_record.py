@@ -23,7 +23,7 @@ def test_an_evaluation_is_due_until_it_has_ended(tmp_path):
         operative="",
         clock=Clock(),
         text=str,
-        pieces=list,
+        pieces=lambda _: [],
     )
     record.evaluated(0, RESULT)
     assert not record.is_evaluation_due(3)

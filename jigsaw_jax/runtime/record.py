@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jigsaw_jax.data.tokenizer import Tokenizer
@@ -208,16 +208,18 @@ class Record:
         self._tally.mismatch(record.get("mismatch/logprob_abs_max"))
         self._metrics.record(event.update, record)
         if event.update % self._train.store.rollouts_every == 0:
-            self._write_rollouts(event.update, groups)
+            # Text is made where it is written: decoding is most of what a log costs.
+            rows = self._rollout_rows(event.update, groups)
+            self._rollouts.write(event.update, rows)
         return {"update": event.update, **record}, groups
 
-    def _write_rollouts(self, update: int, groups: Sequence[Group]) -> None:
-        rows = []
+    def _rollout_rows(
+        self, update: int, groups: Sequence[Group]
+    ) -> Iterator[dict[str, Any]]:
         for group in groups:
             texts = [self._text(sample) for sample in group.samples]
             pieces = [self._pieces(sample) for sample in group.samples]
-            rows += rollout_rows(group, update=update, texts=texts, pieces=pieces)
-        self._rollouts.write(update, rows)
+            yield from rollout_rows(group, update=update, texts=texts, pieces=pieces)
 
     def evaluated(self, updates: int, result: Result) -> None:
         """An evaluation begun after `updates` updates is scored."""

@@ -4,7 +4,7 @@ import concurrent.futures
 import json
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jigsaw_jax.records import Group
@@ -74,18 +74,19 @@ class RolloutLog:
         self._pool = concurrent.futures.ThreadPoolExecutor(1, "rollout-log")
         self._writes: list[concurrent.futures.Future[None]] = []
 
-    def write(self, update: int, rows: Sequence[dict[str, Any]]) -> None:
+    def write(self, update: int, rows: Iterable[dict[str, Any]]) -> None:
         """Write an update's rows in the background; a file that exists is replaced.
 
         Args:
           update: that trained the rows.
-          rows: JSON objects, as `rollout_rows` makes them.
+          rows: JSON objects, as `rollout_rows` makes them; a generator runs in the
+            background too.
 
         Raises:
           StoreError: if an earlier write failed.
         """
         self._check(wait=False)
-        self._writes.append(self._pool.submit(self._write, update, list(rows)))
+        self._writes.append(self._pool.submit(self._write, update, rows))
 
     def flush(self) -> None:
         """Wait until everything is written.
@@ -111,7 +112,7 @@ class RolloutLog:
                 waiting.append(write)
         self._writes = waiting
 
-    def _write(self, update: int, rows: list[dict[str, Any]]) -> None:
+    def _write(self, update: int, rows: Iterable[dict[str, Any]]) -> None:
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         files.write_text(self._directory / f"update-{update:06d}.jsonl", text)
 

@@ -26,8 +26,7 @@ def assert_bits_are_equal(pairs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("shares", [True, False])
+@pytest.mark.parametrize(("dtype", "shares"), [("float32", True), ("bfloat16", False)])
 def test_sampler_and_learner_agree_in_every_bit(dtype, shares):
     train = mismatch.run_of(
         canonical_tile=8,

@@ -39,8 +39,10 @@ def test_sampler_and_learner_agree_in_every_bit(dtype, shares):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*sorted(FAMILIES), "adapted"])
-def test_every_family_agrees_in_every_bit(name):
+@pytest.mark.parametrize(
+    "name", ["gemma2", "gemma3", "mistral", "qwen3_moe", "adapted"]
+)
+def test_each_kind_of_layer_agrees_in_every_bit(name):
     decoder = dataclasses.replace(
         FAMILIES.get(name, FAMILIES["qwen3"]),
         scan_layers=name == "gemma3",

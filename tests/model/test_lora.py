@@ -70,6 +70,7 @@ def merged(decoder, params):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("decoder", ["gemma3", "experts"], indirect=True)
 def test_the_first_policy_is_the_base_to_the_bit(decoder):
     params, base = (model.init_params(d, 4) for d in (decoder, decoder.base))
     trained, frozen = lora.split(params)

@@ -183,47 +183,33 @@ def run(
     cache: Any,
     attend: Attend,
 ) -> tuple[Float[Array, "B T D"], Any]:
-    """Normalised hidden states, and the cache that `attend` writes and reads."""
-    if decoder.canonical_tile:
-        return _run_canonical(decoder, params, tokens_BT, positions_BT, cache, attend)
+    """Normalised hidden states, and the cache that `attend` writes and reads.
+
+    With the canonical option every token is a row of its own, but for `attend`.
+    """
+    lead, is_canonical = tokens_BT.shape, bool(decoder.canonical_tile)
+    if is_canonical:
+        tokens_BT, positions_BT = (x.reshape(-1, 1) for x in (tokens_BT, positions_BT))
     turns = rotary_turns(decoder, positions_BT)
 
     def body(x: Array, layer: Layer, index: int | Array, old: Any) -> tuple[Array, Any]:
-        def of_layer(q: Array, k: Array, v: Array) -> tuple[Array, Any]:
-            return attend(index, old, q, k, v)
+        def of_layer(*qkv: Array) -> tuple[Array, Any]:
+            q, k, v = (y.reshape(*lead, *y.shape[2:]) for y in qkv)
+            out, new = attend(index, old, q, k, v)
+            return out.reshape(*tokens_BT.shape, *out.shape[2:]), new
 
-        return layer(x, choose(decoder, index, *turns), of_layer)
+        turn = choose(decoder, index, *turns)
+        if is_canonical:
+            return canonical.run_layer(decoder, layer, x, turn, of_layer)
+        return layer(x, turn, of_layer)
 
     x_BTD = ends(decoder, params).embed(tokens_BT)
     x_BTD, cache = run_layers(decoder, params, x_BTD, body, contexts=cache)
-    return ends(decoder, params).normalise(x_BTD), cache
-
-
-def _run_canonical(
-    decoder: Decoder,
-    params: Params,
-    tokens_BT: Int[Array, "B T"],
-    positions_BT: Int[Array, "B T"],
-    cache: Any,
-    attend: Attend,
-) -> tuple[Float[Array, "B T D"], Any]:
-    """`run` with every token a row of its own, in tiles of the same height."""
-    lead = tokens_BT.shape
-    turns = rotary_turns(decoder, positions_BT.reshape(-1, 1))
-
-    def body(x: Array, layer: Layer, index: int | Array, old: Any) -> tuple[Array, Any]:
-        def of_layer(*qkv: Array) -> tuple[Array, Any]:
-            rows = (y.reshape(*lead, *y.shape[2:]) for y in qkv)
-            out, new = attend(index, old, *rows)
-            return out.reshape(-1, 1, *out.shape[2:]), new
-
-        turn = choose(decoder, index, *turns)
-        return canonical.run_layer(decoder, layer, x, turn, of_layer)
-
-    x_ATD = ends(decoder, params).embed(tokens_BT.reshape(-1, 1))
-    x_ATD, cache = run_layers(decoder, params, x_ATD, body, contexts=cache)
-    hidden_ATD = canonical.normalise(decoder, params, x_ATD)
-    return hidden_ATD.reshape(*lead, -1), cache
+    if is_canonical:
+        hidden_BTD = canonical.normalise(decoder, params, x_BTD)
+    else:
+        hidden_BTD = ends(decoder, params).normalise(x_BTD)
+    return hidden_BTD.reshape(*lead, -1), cache
 
 
 def _attending(

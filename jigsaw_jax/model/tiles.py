@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jigsaw_jax.settings import Decoder
 from jigsaw_jax.types import Array
 
-# Of what a backward pass gathers for its rows at once.
-_GATHERED_MAX = 1 << 24
+# Numbers that a backward pass has of its rows at once, where there would be many.
+_AT_ONCE_MAX = 1 << 24
 
 
 def by_tile(
@@ -19,7 +19,7 @@ def by_tile(
     function: Callable[..., Any],
     weights: Any,
     *rows: Any,
-    gathered: int = 0,
+    width: int = 0,
 ) -> Any:
     """`function(weights, *rows)` for arrays `[A, ...]`, a tile of rows at a time.
 
@@ -36,16 +36,16 @@ def by_tile(
       function: treats each row alone, and closes over no array.
       weights: what all rows use, any tree of arrays.
       *rows: trees of arrays with A rows.
-      gathered: numbers that `function` gathers a row; the backward pass takes only so
-        many rows at once that they stay within a few million.
+      width: numbers that `function` makes of a row, where they are many; the backward
+        pass then takes as many rows at once as make a few million. 0 takes all.
 
     Returns:
       What `function` returns, with A rows.
     """
     num_rows = len(jax.tree.leaves(rows)[0])
     at_once = num_rows
-    if gathered:
-        at_once = min(max(_GATHERED_MAX // gathered, decoder.canonical_tile), num_rows)
+    if width:
+        at_once = min(max(_AT_ONCE_MAX // width, decoder.canonical_tile), num_rows)
     return _tiled(function, decoder.canonical_tile, at_once, weights, rows)
 
 

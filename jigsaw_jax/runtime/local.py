@@ -31,6 +31,7 @@ from jigsaw_jax.runtime.scoring import ScoringDesk
 from jigsaw_jax.runtime.signals import Signals
 from jigsaw_jax.runtime.start import Crew, start
 from jigsaw_jax.runtime.threads import ThreadFailed, batches
+from jigsaw_jax.schedule.batching import ON_SAMPLES, batch_key
 from jigsaw_jax.settings import Train
 from jigsaw_jax.store.files import StoreError
 
@@ -127,7 +128,7 @@ class LocalRuntime:
         slots = self._train.sampler.slots
         self._apply(records.WorkerJoined(now_s=now_s, worker="local", slots=slots))
         # Reports on samples that came together complete groups that share a hand-off.
-        arrivals = batches(self._events, _batch_key)
+        arrivals = batches(self._events, batch_key)
         # A run that had ended when it was resumed is finished before any event.
         while self._finished is None:
             items = next(arrivals)
@@ -143,7 +144,7 @@ class LocalRuntime:
             raise RuntimeError(f"the {first.thread} thread failed") from first.error
         if isinstance(first, EvaluationSampled):
             self._log_evaluation(first)
-        elif isinstance(first, _ON_SAMPLES):
+        elif isinstance(first, ON_SAMPLES):
             self._record.started(items)
             self._carry(self._crew.pipeline.apply(*items))
         else:
@@ -379,11 +380,6 @@ class LocalRuntime:
         self._events.put(records.StopRequested(now_s=self._clock.now_s()))
 
 
-def _batch_key(item: Any) -> int:
-    return 0 if isinstance(item, _ON_SAMPLES) else id(item)
-
-
-_ON_SAMPLES = (records.SampleStarted, records.SampleFinished, records.SampleScored)
 _CARRIERS: dict[type[Effect], Callable[[LocalRuntime, Any], None]] = {
     records.RequestPrompts: LocalRuntime._request_prompts,
     records.AdmitSample: LocalRuntime._admit_sample,

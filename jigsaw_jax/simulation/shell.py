@@ -15,6 +15,7 @@ from typing import Any
 
 from jigsaw_jax import records
 from jigsaw_jax.records import Effect, Event, GroupId, SampleId
+from jigsaw_jax.schedule.batching import batch_key
 from jigsaw_jax.schedule.pipeline import Pipeline
 from jigsaw_jax.settings import Train
 from jigsaw_jax.simulation import fleet
@@ -127,8 +128,7 @@ class Shell:
 
     def _flush(self) -> None:
         events, self._inbox = self._inbox, []
-        for together, batch in itertools.groupby(events, _batch_key):
-            del together
+        for _, batch in itertools.groupby(events, batch_key):
             self._take(list(batch))
 
     def _take(self, events: list[Event]) -> None:
@@ -300,11 +300,6 @@ class Shell:
         self._finish = effect
 
 
-def _batch_key(event: Event) -> int:
-    return 0 if isinstance(event, _ON_SAMPLES) else id(event)
-
-
-_ON_SAMPLES = (records.SampleStarted, records.SampleFinished, records.SampleScored)
 _CARRIERS: dict[type[Effect], Callable[[Shell, Any], None]] = {
     records.RequestPrompts: Shell._request_prompts,
     records.AdmitSample: Shell._admit_sample,

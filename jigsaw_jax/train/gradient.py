@@ -1,6 +1,8 @@
 """Pure programs of the learner: gradient sums of a batch, and the step they end in."""
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -70,16 +72,7 @@ def _plain_logprobs(
 ) -> tuple[Float[Array, "R M"], Float[Array, "R M"]]:
     """In the shapes of a learner, where no sampler's logprobs are to be met."""
     decoder = dataclasses.replace(train.decoder, canonical_tile=0)
-    hidden_RTD = model.forward(
-        decoder,
-        params,
-        batch.tokens_RT,
-        batch.positions_RT,
-        batch.segment_ids_RT,
-        prefix_ids_BT=batch.prefix_ids_RT,
-        remat=train.learner.remat_save if train.learner.remat else None,
-    )
-    hidden_RMD = jnp.take_along_axis(hidden_RTD, batch.index_RM[:, :, None], axis=1)
+    hidden_RMD = _hidden(train, model.forward, decoder, params, batch)
     return logprob.chunked_logprobs(
         model.head(decoder, params),
         hidden_RMD,
@@ -94,17 +87,8 @@ def _canonical_logprobs(
 ) -> tuple[Float[Array, "R M"], Float[Array, "R M"]]:
     """`token_logprobs` by tiles of tokens, in the sampler's shapes."""
     decoder = train.decoder
-    hidden_RTD = canonical.forward(
-        decoder,
-        params,
-        batch.tokens_RT,
-        batch.positions_RT,
-        batch.segment_ids_RT,
-        prefix_ids_BT=batch.prefix_ids_RT,
-        length=train.sampler.length_max,
-        remat=train.learner.remat_save if train.learner.remat else None,
-    )
-    hidden_RMD = jnp.take_along_axis(hidden_RTD, batch.index_RM[:, :, None], axis=1)
+    forward = functools.partial(canonical.forward, length=train.sampler.length_max)
+    hidden_RMD = _hidden(train, forward, decoder, params, batch)
     shape = batch.targets_RM.shape
 
     def one(weights: Params, hidden: Array, targets: Array, temperatures: Array) -> Any:
@@ -120,9 +104,29 @@ def _canonical_logprobs(
         hidden_RMD.reshape(-1, decoder.model_dim),
         batch.targets_RM.ravel(),
         jnp.full(batch.targets_RM.size, temperature, jnp.float32),
-        gathered=decoder.vocab_size,
+        width=decoder.vocab_size,
     )
     return tuple(x.reshape(shape) for x in pair)
+
+
+def _hidden(
+    train: settings.Train,
+    forward: Callable[..., Array],
+    decoder: settings.Decoder,
+    params: Params,
+    batch: Batch,
+) -> Float[Array, "R M D"]:
+    """Normalised hidden states that predict the trained tokens."""
+    hidden_RTD = forward(
+        decoder,
+        params,
+        batch.tokens_RT,
+        batch.positions_RT,
+        batch.segment_ids_RT,
+        prefix_ids_BT=batch.prefix_ids_RT,
+        remat=train.learner.remat_save if train.learner.remat else None,
+    )
+    return jnp.take_along_axis(hidden_RTD, batch.index_RM[:, :, None], axis=1)
 
 
 def add_policy_gradients(

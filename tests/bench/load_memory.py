@@ -7,9 +7,7 @@ where the peak is 1.3 times the size or more.
 
 import argparse
 import json
-import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 
@@ -21,6 +19,7 @@ from jigsaw_jax.model.families import family_of
 from jigsaw_jax.model.hf_folder import CONFIG, INDEX
 from jigsaw_jax.model.tensor_names import leaves
 from jigsaw_jax.settings import Decoder, sizes
+from tests.model import load_peak
 
 RATIO_MAX = 1.3
 # TinyLlama's shape.
@@ -34,28 +33,6 @@ DECODER = Decoder(
     head_dim=64,
     tied_head=False,
 )
-LOAD = """
-import dataclasses, pathlib, sys
-import jax
-jax.config.update("jax_platforms", "cpu")
-from jigsaw_jax.model.hf_folder import Folder
-from jigsaw_jax.model.hf_load import load_folder
-
-folder = Folder(sys.argv[1])
-decoder = dataclasses.replace(
-    folder.decoder, param_dtype=sys.argv[2], scan_layers=sys.argv[3] == "scan"
-)
-jax.block_until_ready(jax.numpy.zeros(3))
-
-def peak():
-    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
-    return next(int(x.split()[1]) * 1024 for x in lines if x.startswith("VmHWM"))
-
-start = peak()
-params = jax.block_until_ready(load_folder(folder, decoder))
-size = sum(x.nbytes for x in jax.tree.leaves(params))
-print(start, peak(), size)
-"""
 
 
 def write_folder(folder: pathlib.Path, dtype: str, shard_bytes: int) -> None:
@@ -97,12 +74,7 @@ def main() -> int:
     print(f"{sizes.num_params(DECODER) / 1e9:.2f} billion parameters in {args.dtype}")
     with tempfile.TemporaryDirectory() as name:
         write_folder(pathlib.Path(name), args.dtype, args.shard_mb * 1_000_000)
-        command = [sys.executable, "-c", LOAD, name, args.dtype, args.layers]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-        done = subprocess.run(
-            command, check=True, stdout=subprocess.PIPE, text=True, env=environment
-        )
-    start, peak, size = map(int, done.stdout.split())
+        start, peak, size = load_peak.measure(name, args.dtype, args.layers)
     ratio, own = peak / size, (peak - start) / size
     print(
         f"weights {size / 1e9:.2f} GB, peak of the process {peak / 1e9:.2f} GB "

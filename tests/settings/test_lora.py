@@ -5,17 +5,8 @@ import pytest
 
 from jigsaw_jax import model
 from jigsaw_jax.model import lora
-from jigsaw_jax.settings import Decoder, Learner, Lora, Mesh, Objective, Train, sizes
-
-TINY = Decoder(
-    vocab_size=11,
-    num_layers=3,
-    model_dim=8,
-    hidden_dim=20,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=6,
-)
+from jigsaw_jax.settings import Learner, Lora, Mesh, Objective, Train, sizes
+from tests.settings.test_sizes import TINY
 
 
 @pytest.mark.parametrize(

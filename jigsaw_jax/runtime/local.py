@@ -20,7 +20,7 @@ from jigsaw_jax.records import Effect, Event, Sample, SampleId, Score
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.compilations import CompilationCounter
 from jigsaw_jax.runtime.evaluation import (
-    EvaluationSampled,
+    EvaluationScored,
     completion_pieces,
     completion_text,
 )
@@ -142,7 +142,7 @@ class LocalRuntime:
             if isinstance(first.error, StoreError):
                 raise first.error
             raise RuntimeError(f"the {first.thread} thread failed") from first.error
-        if isinstance(first, EvaluationSampled):
+        if isinstance(first, EvaluationScored):
             self._log_evaluation(first)
         elif isinstance(first, ON_SAMPLES):
             self._record.started(items)
@@ -324,23 +324,19 @@ class LocalRuntime:
         if self._is_evaluating or not self._record.is_evaluation_due(done):
             return
         self._is_evaluating = True
-        samples: list[Sample] = []
         evaluator, sampler = self._crew.evaluator, self._crew.sampler
-
-        def receive(sample: Sample) -> None:
-            samples.append(sample)
-            if len(samples) == evaluator.num_requests:
-                self._events.put(EvaluationSampled(done, samples))
-
+        receive = evaluator.begin(
+            lambda result: self._events.put(EvaluationScored(done, result))
+        )
         for request in evaluator.requests():
             sampler.thread.do(sampler.submit_guest, request, receive)
 
-    def _log_evaluation(self, sampled: EvaluationSampled) -> None:
+    def _log_evaluation(self, scored: EvaluationScored) -> None:
         self._is_evaluating = False
-        result = self._crew.evaluator.result(sampled.samples)
-        self._record.evaluated(sampled.updates, result)
+        self._record.evaluated(scored.updates, scored.result)
         self._progress.say(
-            f"held-out accuracy after {sampled.updates} updates: {result.accuracy:.3f}"
+            f"held-out accuracy after {scored.updates} updates: "
+            f"{scored.result.accuracy:.3f}"
         )
 
     # The end.

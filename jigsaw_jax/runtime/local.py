@@ -65,6 +65,7 @@ class LocalRuntime:
             clock=self._clock,
             text=self._text,
             pieces=self._pieces,
+            fail=lambda error: self._events.put(ThreadFailed("writing", error)),
         )
         self._stops = 0
         self._is_evaluating = False

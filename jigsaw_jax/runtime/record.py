@@ -49,6 +49,7 @@ class Record:
       clock: of the run.
       text: a completion as people read it.
       pieces: the text of each of its tokens.
+      fail: takes what writing in the background failed of, at once.
 
     Attributes:
       journal: the event log.
@@ -65,6 +66,7 @@ class Record:
         clock: Clock,
         text: Callable[[Sample], str],
         pieces: Callable[[Sample], list[str]],
+        fail: Callable[[BaseException], None],
     ) -> None:
         self._train = train
         self._text = text
@@ -74,7 +76,7 @@ class Record:
         self._dir.lock()
         checkpoint.prepare()
         self._checkpoints = checkpoint.Checkpoints(
-            self._dir.checkpoints, train.store.checkpoints_kept
+            self._dir.checkpoints, train.store.checkpoints_kept, on_failed=fail
         )
         self._step = self._checkpoints.latest_step() if resume else None
         self._saved = {} if self._step is None else self._read(self._step)
@@ -90,7 +92,7 @@ class Record:
             self._dir.metrics,
             tensorboard=self._dir.tensorboard if train.store.tensorboard else None,
         )
-        self._rollouts = RolloutLog(self._dir.rollouts)
+        self._rollouts = RolloutLog(self._dir.rollouts, on_failed=fail)
         self._evaluations = EvaluationLog(self._dir.evaluations)
         self._tally = Tally(self._saved.get("tally", {}))
         self.control_s = 0.0

@@ -4,7 +4,7 @@ import concurrent.futures
 import json
 import os
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from jigsaw_jax.records import Group
@@ -66,10 +66,18 @@ class RolloutLog:
 
     Args:
       directory: of the files; made at the first write.
+      on_failed: called from the writing thread when a write fails; the next call here
+        raises the same error.
     """
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        on_failed: Callable[[BaseException], None] | None = None,
+    ) -> None:
         self._directory = pathlib.Path(directory)
+        self._on_failed = on_failed
         # One thread: encoding must not delay the pipeline, and order is kept.
         self._pool = concurrent.futures.ThreadPoolExecutor(1, "rollout-log")
         self._writes: list[concurrent.futures.Future[None]] = []
@@ -86,7 +94,9 @@ class RolloutLog:
           StoreError: if an earlier write failed.
         """
         self._check(wait=False)
-        self._writes.append(self._pool.submit(self._write, update, rows))
+        write = self._pool.submit(self._write, update, rows)
+        write.add_done_callback(self._tell)
+        self._writes.append(write)
 
     def flush(self) -> None:
         """Wait until everything is written.
@@ -102,6 +112,11 @@ class RolloutLog:
             self.flush()
         finally:
             self._pool.shutdown()
+
+    def _tell(self, write: concurrent.futures.Future[None]) -> None:
+        error = write.exception()
+        if error is not None and self._on_failed is not None:
+            self._on_failed(error)
 
     def _check(self, *, wait: bool) -> None:
         waiting = []

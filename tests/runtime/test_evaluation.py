@@ -89,7 +89,7 @@ def test_scores_that_threads_bring_at_once_are_all_counted():
     threads, results = [], []
     barrier = threading.Barrier(40)
 
-    def submit(prompt, text, deliver):
+    def submit(_, text, deliver):
         def bring():
             barrier.wait()
             deliver(Score(value=float(text == "A")))

@@ -14,6 +14,7 @@ import pytest
 
 from jigsaw_jax import settings
 from jigsaw_jax.runtime.local import LocalRuntime
+from jigsaw_jax.store import files
 from jigsaw_jax.store.checkpoint import Checkpoints
 from jigsaw_jax.store.files import StoreError
 
@@ -275,6 +276,29 @@ def test_a_disk_that_refuses_a_checkpoint_ends_the_run_with_what_the_store_says(
     assert not alive & {"learner", "sampler"}
     # And what was saved before stands.
     assert run(make_train(updates=3), tmp_path)._crew.is_resumed
+
+
+def test_a_save_that_fails_in_the_background_ends_the_run_before_the_next(
+    tmp_path, monkeypatch
+):
+    train = make_train(updates=1_000_000)
+    store = dataclasses.replace(train.store, checkpoint_every=1_000_000)
+    train = dataclasses.replace(train, store=store)
+    write_text = files.write_text
+
+    def refuse(path, text):
+        if path.name == "record.json":
+            raise OSError(28, "No space left on device")
+        write_text(path, text)
+
+    monkeypatch.setattr(files, "write_text", refuse)
+    # Only the first save fails, and the next would come in days.
+    signal.alarm(120)
+    try:
+        with pytest.raises(StoreError, match=r"checkpoint 0 .*No space left"):
+            run(train, tmp_path)
+    finally:
+        signal.alarm(0)
 
 
 def test_what_is_stopped_early_goes_on_and_trains_in_time(tmp_path):

@@ -1,4 +1,5 @@
 import json
+import queue
 
 import pytest
 
@@ -88,9 +89,11 @@ def test_each_update_has_its_file_and_a_second_write_replaces_it(tmp_path):
     assert [json.loads(line)["text"] for line in lines] == ["a\nü", "b"]
 
 
-def test_a_failed_write_is_reported(tmp_path):
+def test_a_failed_write_is_reported_at_once_and_at_the_next_call(tmp_path):
     (tmp_path / "rollouts").write_text("a file in the way")
-    log = RolloutLog(tmp_path / "rollouts")
+    failed = queue.SimpleQueue()
+    log = RolloutLog(tmp_path / "rollouts", on_failed=failed.put)
     log.write(0, [{}])
+    assert isinstance(failed.get(timeout=10), StoreError)
     with pytest.raises(StoreError, match="cannot write"):
         log.close()

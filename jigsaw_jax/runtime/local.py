@@ -243,7 +243,8 @@ class LocalRuntime:
 
     def _drop_group(self, effect: records.DropGroup) -> None:
         if self._payloads.is_complete(effect.group):
-            self._record.dropped(self._payloads.group(effect.group, 0))
+            group = self._payloads.group(effect.group, effect.order)
+            self._record.dropped(group, effect.reason)
         can_redraw = effect.group.draw < self._train.pipeline.redraws_max
         self._payloads.free(
             effect.group,

@@ -72,7 +72,11 @@ def start(
       The crew, with no thread started.
     """
     pool = RewardPool(train.reward)
-    parts = build(train)
+    try:
+        parts = build(train)
+    except BaseException:
+        pool.close()
+        raise
     pipeline = Pipeline(
         train.pipeline,
         updates=train.updates,

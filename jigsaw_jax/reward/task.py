@@ -62,7 +62,8 @@ def puzzle(prompt: Prompt) -> tuple[list[int], int]:
     numbers = prompt.metadata.get("numbers")
     is_24 = prompt.task == "puzzle24"
     target = 24 if is_24 else prompt.metadata.get("target")
-    if isinstance(numbers, list) and all(type(n) is int for n in [*numbers, target]):
+    is_whole = isinstance(numbers, list) and all(isinstance(n, int) for n in numbers)
+    if is_whole and isinstance(target, int):
         return numbers, target
     wanted = "'numbers'" if is_24 else "'numbers' and 'target'"
     raise ValueError(

@@ -1,5 +1,7 @@
 """Our strict scorer of each task that we show; other tasks must match exactly."""
 
+from typing import Any
+
 from jigsaw_jax.records import Prompt
 from jigsaw_jax.reward.exact import exact
 from jigsaw_jax.reward.expression import expression
@@ -59,7 +61,7 @@ def puzzle(prompt: Prompt) -> tuple[list[int], int]:
     Raises:
       ValueError: the metadata does not have them.
     """
-    numbers = prompt.metadata.get("numbers")
+    numbers: Any = prompt.metadata.get("numbers")
     is_24 = prompt.task == "puzzle24"
     target = 24 if is_24 else prompt.metadata.get("target")
     is_whole = isinstance(numbers, list) and all(isinstance(n, int) for n in numbers)

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from jigsaw_jax.data.rows import Row
 from jigsaw_jax.data.source import PromptSource, open_source
@@ -84,6 +84,33 @@ def preview(train: Train) -> list[str]:
             "held out"
         )
     return [*lines, f"first prompt: {inputs.source.prompt(0).text!r}"]
+
+
+def prompts_again(
+    source: PromptSource, outstanding: Iterable[tuple[str, int]]
+) -> list[Prompt]:
+    """The prompts that a resumed run still needs.
+
+    Args:
+      source: of the run's training problems.
+      outstanding: uid and position of each, as the pipeline has them.
+
+    Returns:
+      The prompts.
+
+    Raises:
+      RefusedError: another prompt is there now.
+    """
+    prompts = []
+    for uid, position in outstanding:
+        prompts.append(source.prompt(position))
+        if prompts[-1].uid != uid:
+            raise RefusedError(
+                "the problems must be those that the run began with, got "
+                f"{prompts[-1].uid!r} at position {position} instead of {uid!r}; "
+                "restore the data file, or choose another --run_dir"
+            )
+    return prompts
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from jigsaw_jax.runtime.evaluation import (
     completion_pieces,
     completion_text,
 )
+from jigsaw_jax.runtime.inputs import prompts_again
 from jigsaw_jax.runtime.payloads import Payloads
 from jigsaw_jax.runtime.progress import Progress
 from jigsaw_jax.runtime.record import Record
@@ -120,10 +121,8 @@ class LocalRuntime:
         self._progress.start(crew.pipeline.updates_done)
         for worker in (crew.sampler, crew.learner):
             worker.thread.start()
-        for uid, position in crew.pipeline.outstanding():
-            prompt = crew.parts.source.prompt(position)
-            assert prompt.uid == uid, (prompt.uid, uid)
-            self._payloads.add_prompts([prompt])
+        outstanding = crew.pipeline.outstanding()
+        self._payloads.add_prompts(prompts_again(crew.parts.source, outstanding))
         now_s = self._clock.now_s()
         self._carry(crew.pipeline.start(now_s))
         slots = self._train.sampler.slots

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from jigsaw_jax import settings
-from jigsaw_jax.runtime.inputs import RefusedError, open_inputs, preview
+from jigsaw_jax.runtime.inputs import RefusedError, open_inputs, preview, prompts_again
 from tests.runtime.test_local import make_train
 
 
@@ -33,6 +33,17 @@ def test_an_answer_that_fits_no_reward_is_refused_by_file_and_line(tmp_path, bad
     assert f"problems.jsonl:{bad + 1}: answer must be a number" in said
     assert "got 'many'" in said
     assert "\n" not in said
+
+
+def test_a_data_file_that_has_changed_is_refused_when_a_run_goes_on(tmp_path):
+    numbers = [str(number) for number in range(40)]
+    before = open_inputs(jsonl_train(tmp_path, numbers, weights={"exact": 1.0}))
+    outstanding = [(before.source.prompt(p).uid, p) for p in (3, 4, 50)]
+    prompts = prompts_again(before.source, outstanding)
+    assert [prompt.uid for prompt in prompts] == [uid for uid, _ in outstanding]
+    after = open_inputs(jsonl_train(tmp_path, numbers[:30], weights={"exact": 1.0}))
+    with pytest.raises(RefusedError, match="those that the run began with, got 'main"):
+        prompts_again(after.source, outstanding)
 
 
 def test_a_preview_says_what_is_there(tmp_path):

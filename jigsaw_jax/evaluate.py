@@ -39,8 +39,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _evaluate(train: config.settings.Train, run_dir: pathlib.Path) -> int:
     # Imported here, so that a refused configuration costs no seconds.
-    from jigsaw_jax.runtime.build import RefusedError
     from jigsaw_jax.runtime.devices import prepare_devices
+    from jigsaw_jax.runtime.inputs import RefusedError
     from jigsaw_jax.runtime.offline import evaluate_checkpoint
     from jigsaw_jax.store.files import StoreError
 

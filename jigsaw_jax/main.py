@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
         places.check_files(loaded.train)
         if args.dry_run:
             sys.stdout.write(f"{loaded.operative}\n{summary(loaded.train)}\n")
-            return 0
+            return _preview(loaded.train)
         places.check_run_dir(run_dir, loaded.train, resume=resume)
     except config.ConfigError as error:
         sys.stderr.write(f"{error}\n")
@@ -80,6 +80,20 @@ def _adapters(train: Train) -> list[str]:
     return [f"adapters, which alone train: {count:,}"] if count else []
 
 
+def _preview(train: Train) -> int:
+    """Say what the files hold; a run would refuse what is refused here."""
+    # Imported here: it takes a second, which a refused configuration should not cost.
+    from jigsaw_jax.runtime.inputs import RefusedError, preview
+
+    try:
+        lines = preview(train)
+    except RefusedError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    sys.stdout.writelines(f"# {line}\n" for line in lines)
+    return 0
+
+
 def _train(loaded: config.Loaded, run_dir: pathlib.Path, *, resume: bool) -> int:
     # Imported here, so that a refused configuration costs no seconds.
     from jigsaw_jax.runtime.devices import prepare_devices
@@ -89,7 +103,7 @@ def _train(loaded: config.Loaded, run_dir: pathlib.Path, *, resume: bool) -> int
     except ValueError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    from jigsaw_jax.runtime.build import RefusedError
+    from jigsaw_jax.runtime.inputs import RefusedError
     from jigsaw_jax.runtime.local import LocalRuntime
     from jigsaw_jax.store.files import StoreError
 

@@ -83,7 +83,11 @@ def check_run_dir(
             f"--run_dir must be empty with --resume never, got {run_dir}; {other}, "
             "or --resume auto"
         )
-    _check_same_run(run_dir, train)
+    # A run that was refused or killed before its first checkpoint has left nothing that
+    # another could mix with.
+    saved = ("step-*", "damaged-*")
+    if any(path for name in saved for path in run_dir.glob(f"checkpoints/{name}")):
+        _check_same_run(run_dir, train)
 
 
 def _check_same_run(run_dir: pathlib.Path, train: settings.Train) -> None:

@@ -19,6 +19,7 @@ class Row:
     answer: the reference answer, as text; empty where there is none.
     task: selects the reward.
     metadata: for the task's own verifier; JSON values only.
+    where: the place that a message names, for example "problems.jsonl:17".
     """
 
     row_id: str
@@ -26,6 +27,7 @@ class Row:
     answer: str
     task: str
     metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
+    where: str = ""
 
 
 @runtime_checkable
@@ -69,10 +71,12 @@ class JsonlRows:
 
     def __getitem__(self, index: int) -> Row:
         number, line = self._lines[index]
+        where = f"{self._path}:{number}"
         try:
-            return _parse(line, number=number, task=self._task)
+            row = _parse(line, number=number, task=self._task)
         except ValueError as error:
-            raise ValueError(f"{self._path}:{number}: {error}") from None
+            raise ValueError(f"{where}: {error}") from None
+        return dataclasses.replace(row, where=where)
 
 
 class RandomRows:

@@ -20,10 +20,11 @@ from jigsaw_jax.records import Effect, Event, Sample, SampleId, Score
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.compilations import CompilationCounter
 from jigsaw_jax.runtime.evaluation import (
-    EvaluationSampled,
+    EvaluationScored,
     completion_pieces,
     completion_text,
 )
+from jigsaw_jax.runtime.inputs import prompts_again
 from jigsaw_jax.runtime.payloads import Payloads
 from jigsaw_jax.runtime.progress import Progress
 from jigsaw_jax.runtime.record import Record
@@ -65,6 +66,7 @@ class LocalRuntime:
             clock=self._clock,
             text=self._text,
             pieces=self._pieces,
+            fail=lambda error: self._events.put(ThreadFailed("writing", error)),
         )
         self._stops = 0
         self._is_evaluating = False
@@ -119,10 +121,8 @@ class LocalRuntime:
         self._progress.start(crew.pipeline.updates_done)
         for worker in (crew.sampler, crew.learner):
             worker.thread.start()
-        for uid, position in crew.pipeline.outstanding():
-            prompt = crew.parts.source.prompt(position)
-            assert prompt.uid == uid, (prompt.uid, uid)
-            self._payloads.add_prompts([prompt])
+        outstanding = crew.pipeline.outstanding()
+        self._payloads.add_prompts(prompts_again(crew.parts.source, outstanding))
         now_s = self._clock.now_s()
         self._carry(crew.pipeline.start(now_s))
         slots = self._train.sampler.slots
@@ -142,7 +142,7 @@ class LocalRuntime:
             if isinstance(first.error, StoreError):
                 raise first.error
             raise RuntimeError(f"the {first.thread} thread failed") from first.error
-        if isinstance(first, EvaluationSampled):
+        if isinstance(first, EvaluationScored):
             self._log_evaluation(first)
         elif isinstance(first, ON_SAMPLES):
             self._record.started(items)
@@ -242,7 +242,8 @@ class LocalRuntime:
 
     def _drop_group(self, effect: records.DropGroup) -> None:
         if self._payloads.is_complete(effect.group):
-            self._record.dropped(self._payloads.group(effect.group, 0))
+            group = self._payloads.group(effect.group, effect.order)
+            self._record.dropped(group, effect.reason)
         can_redraw = effect.group.draw < self._train.pipeline.redraws_max
         self._payloads.free(
             effect.group,
@@ -324,23 +325,19 @@ class LocalRuntime:
         if self._is_evaluating or not self._record.is_evaluation_due(done):
             return
         self._is_evaluating = True
-        samples: list[Sample] = []
         evaluator, sampler = self._crew.evaluator, self._crew.sampler
-
-        def receive(sample: Sample) -> None:
-            samples.append(sample)
-            if len(samples) == evaluator.num_requests:
-                self._events.put(EvaluationSampled(done, samples))
-
+        receive = evaluator.begin(
+            lambda result: self._events.put(EvaluationScored(done, result))
+        )
         for request in evaluator.requests():
             sampler.thread.do(sampler.submit_guest, request, receive)
 
-    def _log_evaluation(self, sampled: EvaluationSampled) -> None:
+    def _log_evaluation(self, scored: EvaluationScored) -> None:
         self._is_evaluating = False
-        result = self._crew.evaluator.result(sampled.samples)
-        self._record.evaluated(sampled.updates, result)
+        self._record.evaluated(scored.updates, scored.result)
         self._progress.say(
-            f"held-out accuracy after {sampled.updates} updates: {result.accuracy:.3f}"
+            f"held-out accuracy after {scored.updates} updates: "
+            f"{scored.result.accuracy:.3f}"
         )
 
     # The end.

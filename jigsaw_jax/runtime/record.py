@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from jigsaw_jax.data.tokenizer import Tokenizer
@@ -21,7 +21,7 @@ from jigsaw_jax.store.evaluations import EvaluationLog
 from jigsaw_jax.store.files import StoreError
 from jigsaw_jax.store.journal import EventLog
 from jigsaw_jax.store.metrics import MetricsLog
-from jigsaw_jax.store.rollouts import RolloutLog, rollout_rows
+from jigsaw_jax.store.rollouts import Logged, RolloutLog, rollout_rows
 from jigsaw_jax.store.run_dir import RunDir
 from jigsaw_jax.train.learner import Learner
 
@@ -49,6 +49,7 @@ class Record:
       clock: of the run.
       text: a completion as people read it.
       pieces: the text of each of its tokens.
+      fail: takes what writing in the background failed of, at once.
 
     Attributes:
       journal: the event log.
@@ -65,6 +66,7 @@ class Record:
         clock: Clock,
         text: Callable[[Sample], str],
         pieces: Callable[[Sample], list[str]],
+        fail: Callable[[BaseException], None],
     ) -> None:
         self._train = train
         self._text = text
@@ -74,7 +76,7 @@ class Record:
         self._dir.lock()
         checkpoint.prepare()
         self._checkpoints = checkpoint.Checkpoints(
-            self._dir.checkpoints, train.store.checkpoints_kept
+            self._dir.checkpoints, train.store.checkpoints_kept, on_failed=fail
         )
         self._step = self._checkpoints.latest_step() if resume else None
         self._saved = {} if self._step is None else self._read(self._step)
@@ -90,7 +92,7 @@ class Record:
             self._dir.metrics,
             tensorboard=self._dir.tensorboard if train.store.tensorboard else None,
         )
-        self._rollouts = RolloutLog(self._dir.rollouts)
+        self._rollouts = RolloutLog(self._dir.rollouts, on_failed=fail)
         self._evaluations = EvaluationLog(self._dir.evaluations)
         self._tally = Tally(self._saved.get("tally", {}))
         self.control_s = 0.0
@@ -153,9 +155,9 @@ class Record:
         """Groups were handed to the learner for an update."""
         self._tally.handed(update, groups, now_s)
 
-    def dropped(self, group: Group) -> None:
+    def dropped(self, group: Group, reason: str) -> None:
         """A scored group ended untrained."""
-        self._tally.dropped(group)
+        self._tally.dropped(group, reason)
 
     def published(self, version: int, start_s: float, end_s: float) -> None:
         """A version reached the sampler."""
@@ -193,7 +195,7 @@ class Record:
         Returns:
           The update's record and the groups that it trained.
         """
-        groups, record = self._tally.stepped(
+        groups, dropped, record = self._tally.stepped(
             event, learner.busy, sampler.busy, staleness=pipeline.staleness
         )
         self._tally.first_step(event.now_s, process_age_s())
@@ -207,19 +209,33 @@ class Record:
         }
         self._tally.mismatch(record.get("mismatch/logprob_abs_max"))
         self._metrics.record(event.update, record)
+        advantages = learner.advantages.pop(event.update)
         if event.update % self._train.store.rollouts_every == 0:
-            # Text is made where it is written: decoding is most of what a log costs.
-            rows = self._rollout_rows(event.update, groups)
-            self._rollouts.write(event.update, rows)
+            logged = [
+                Logged(group, advantages=advantages[group.id]) for group in groups
+            ]
+            logged += [Logged(group, dropped=reason) for group, reason in dropped]
+            self._write_rollouts(event.update, logged)
         return {"update": event.update, **record}, groups
 
-    def _rollout_rows(
-        self, update: int, groups: Sequence[Group]
-    ) -> Iterator[dict[str, Any]]:
-        for group in groups:
-            texts = [self._text(sample) for sample in group.samples]
-            pieces = [self._pieces(sample) for sample in group.samples]
-            yield from rollout_rows(group, update=update, texts=texts, pieces=pieces)
+    def _write_rollouts(
+        self, update: int, logged: Sequence[Logged], *, is_trained: bool = True
+    ) -> None:
+        # Text is made where it is written: decoding is most of what a log costs.
+        self._rollouts.write(
+            update,
+            (
+                row
+                for one in logged
+                for row in rollout_rows(
+                    one,
+                    update=update,
+                    texts=[self._text(sample) for sample in one.group.samples],
+                    pieces=[self._pieces(sample) for sample in one.group.samples],
+                )
+            ),
+            is_trained=is_trained,
+        )
 
     def evaluated(self, updates: int, result: Result) -> None:
         """An evaluation begun after `updates` updates is scored."""
@@ -253,6 +269,10 @@ class Record:
 
     def close(self, *, pipeline: Pipeline, compilations: int) -> None:
         """Write summary.json and close every file."""
+        # Where nothing could train, what was dropped is all that there is to see.
+        if dropped := self._tally.take_dropped():
+            logged = [Logged(group, dropped=reason) for group, reason in dropped]
+            self._write_rollouts(pipeline.updates_done, logged, is_trained=False)
         self._checkpoints.close()
         self._rollouts.close()
         self._metrics.close()

@@ -71,7 +71,27 @@ def start(
     Returns:
       The crew, with no thread started.
     """
+    # First, since its processes take as long to load as all that follows.
     pool = RewardPool(train.reward)
+    try:
+        return _crew(
+            train, record, pool, clock=clock, progress=progress, post=post, keep=keep
+        )
+    except BaseException:
+        pool.close()
+        raise
+
+
+def _crew(
+    train: Train,
+    record: Record,
+    pool: RewardPool,
+    *,
+    clock: Clock,
+    progress: Progress,
+    post: Callable[[Any], None],
+    keep: Callable[[Any], None],
+) -> Crew:
     parts = build(train)
     pipeline = Pipeline(
         train.pipeline,

@@ -17,6 +17,7 @@ def load(*bindings):
 @pytest.fixture
 def run_dir(tmp_path):
     """The directory of a run of the bench."""
+    (tmp_path / "checkpoints/step-00000000").mkdir(parents=True)
     (tmp_path / "config.gin").write_text(load().operative)
     (tmp_path / "metrics.jsonl").write_text("")
     return tmp_path
@@ -56,6 +57,16 @@ def test_the_same_run_resumes_also_when_longer_or_logged_otherwise(run_dir):
 def test_another_run_is_refused_with_what_differs(run_dir, binding, message):
     with pytest.raises(config.ConfigError, match=message):
         places.check_run_dir(run_dir, load(binding).train, resume=True)
+
+
+def test_a_run_without_a_checkpoint_is_none_yet(run_dir):
+    (run_dir / "checkpoints/step-00000000").rmdir()
+    other = load("Train.seed = 1").train
+    places.check_run_dir(run_dir, other, resume=True)
+    # One that was damaged has been there.
+    (run_dir / "checkpoints/damaged-00000000").mkdir()
+    with pytest.raises(config.ConfigError, match=r"whose Train\.seed is 0 instead"):
+        places.check_run_dir(run_dir, other, resume=True)
 
 
 def test_without_resume_a_run_is_refused(run_dir):

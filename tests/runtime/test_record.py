@@ -24,6 +24,7 @@ def test_an_evaluation_is_due_until_it_has_ended(tmp_path):
         clock=Clock(),
         text=str,
         pieces=lambda _: [],
+        fail=lambda _: None,
     )
     record.evaluated(0, RESULT)
     assert not record.is_evaluation_due(3)

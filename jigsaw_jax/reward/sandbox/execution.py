@@ -1,0 +1,203 @@
+"""One execution of one program: fork, wait within its limits, kill, clean up."""
+
+import contextlib
+import dataclasses
+import fcntl
+import os
+import pathlib
+import select
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+
+from jigsaw_jax.reward.sandbox.cage import NOBODY, STARTED, Cage, Pipes, supervise
+
+# Making the cage takes 20 ms; a busy machine may take many times that.
+START_S = 8.0
+_CHUNK_BYTES = 1 << 16
+_SEALS = (
+    fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+)
+
+
+class SandboxError(Exception):
+    """The sandbox failed, and not the program."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What to run.
+
+    source: Python text.
+    statements: run behind it, before the expression.
+    expression: whose value is the output; empty for a script.
+    stdin: its input.
+    wall_s: after which it is killed.
+    """
+
+    source: str
+    statements: str = ""
+    expression: str = ""
+    stdin: str = ""
+    wall_s: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a program.
+
+    ending: "exit", "slow" (killed at a limit of time) or "flood" (of output).
+    code: exit code, or 128 and the number of the signal that ended it.
+    output: what it wrote to stdout, bytes as the first 256 characters.
+    """
+
+    ending: str
+    code: int
+    output: str
+
+
+def execute(program: Program, cage: Cage) -> Outcome:
+    """Run a program to its end or a limit; nothing of it is left afterwards.
+
+    Args:
+      program: what to run.
+      cage: where; its directory is ignored.
+
+    Returns:
+      How it ended.
+
+    Raises:
+      SandboxError: it was never started.
+    """
+    parts = [
+        text.encode(errors="replace")
+        for text in (program.source, program.statements, program.expression)
+    ]
+    lengths = " ".join(str(len(part)) for part in parts)
+    with contextlib.ExitStack() as stack:
+        if "files" not in cage.pieces:
+            cage = dataclasses.replace(cage, directory=stack.enter_context(_directory()))
+        body = b"".join((lengths.encode(), b"\n", *parts))
+        inputs = [
+            stack.enter_context(_sealed(data))
+            for data in (body, program.stdin.encode(errors="replace"))
+        ]
+        output, stdout = os.pipe()
+        report, status = os.pipe()
+        pipes = Pipes(program=inputs[0], stdin=inputs[1], stdout=stdout, status=status)
+        for descriptor in (output, report):
+            stack.callback(os.close, descriptor)
+        pid = os.fork()
+        if not pid:
+            supervise(cage, pipes)
+        stack.callback(_bury, pid)
+        os.close(stdout)
+        os.close(status)
+        _await_start(report)
+        return _watch(pid, output, wall_s=program.wall_s, most=cage.limits.output_bytes)
+
+
+def _await_start(report: int) -> None:
+    said = b""
+    deadline_s = time.monotonic() + START_S
+    while True:
+        left_s = max(deadline_s - time.monotonic(), 0)
+        if not select.select([report], [], [], left_s)[0]:
+            raise SandboxError(f"no start within {START_S:g} s")
+        data = os.read(report, _CHUNK_BYTES)
+        if not data:
+            break
+        said += data
+    if said != STARTED:
+        raise SandboxError(said.lstrip(STARTED).decode() or "it died before its start")
+
+
+def _watch(pid: int, output: int, *, wall_s: float, most: int) -> Outcome:
+    """Collect output until the supervisor has ended, or a limit is hit."""
+    deadline_s = time.monotonic() + wall_s
+    collected = bytearray()
+    process = os.pidfd_open(pid)
+    watched = [output, process]
+    try:
+        while True:
+            left_s = max(deadline_s - time.monotonic(), 0)
+            ready = select.select(watched, [], [], left_s)[0]
+            if not ready:
+                return Outcome(ending="slow", code=0, output="")
+            if output not in ready:
+                break
+            data = os.read(output, _CHUNK_BYTES)
+            if not data:
+                watched = [process]
+            collected += data
+            if len(collected) > most:
+                return Outcome(ending="flood", code=0, output="")
+    finally:
+        os.close(process)
+    ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert ended is not None
+    is_whole = ended.si_code == os.CLD_EXITED
+    code = ended.si_status if is_whole else 128 + ended.si_status
+    ending = "slow" if code == 128 + signal.SIGXCPU else "exit"
+    return Outcome(ending=ending, code=code, output=collected.decode("latin-1"))
+
+
+def _bury(pid: int) -> None:
+    """Kill the supervisor and all that it started, and wait until they are gone.
+
+    In a process namespace they end with its first process, which is in the
+    supervisor's group. Without one a program may have left the group; its orphans then
+    belong to the warden.
+    """
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError):
+            kill(pid, signal.SIGKILL)
+    while True:
+        try:
+            is_left = os.waitpid(-1, os.WNOHANG)[0] == 0
+            if is_left:
+                for child in _children():
+                    os.kill(child, signal.SIGKILL)
+                os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def _children() -> list[int]:
+    children = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # A name in brackets comes first, and may hold anything.
+            fields = path.read_text(errors="replace").rpartition(")")[2].split()
+            if int(fields[1]) == os.getpid():
+                children.append(int(path.parent.name))
+    return children
+
+
+@contextlib.contextmanager
+def _sealed(data: bytes) -> Iterator[int]:
+    """A file in memory that nobody can change any more, at its start."""
+    descriptor = os.memfd_create("input", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _directory() -> Iterator[str]:
+    """An empty directory, gone afterwards."""
+    path = tempfile.mkdtemp(prefix="jigsaw-code-")
+    try:
+        if not os.geteuid():
+            os.chown(path, NOBODY, NOBODY)
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)

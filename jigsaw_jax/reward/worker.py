@@ -3,9 +3,9 @@
     python -m jigsaw_jax.reward.worker
 
 The first frame in is the reward's settings, and the first out says "ready", or what was
-refused. Then comes one frame for each batch, and one back for each score of it, in order. The worker ends
-with its parent: stdin ends then, and an alarm of the kernel ends it even in a score
-that never returns.
+refused. Then comes one frame for each batch, and one back for each score of it, in
+order. The worker ends with its parent: stdin ends then, and an alarm of the kernel ends
+it even in a score that never returns.
 """
 
 import signal

@@ -33,8 +33,8 @@ class Reward:
         last <answer>...</answer>, or else the whole text.
       allow_executing_scorers: let "reasoning_gym" run those of its scorers that
         evaluate the answer as Python (docs/rewards.md lists them); pool only.
-      code_isolation: of the programs that "code" runs: "strict" refuses a machine where
-        a piece of it is missing, "best_effort" takes what there is (docs/code_reward.md).
+      code_isolation: of the programs that "code" runs: "strict" refuses a machine
+        that lacks a piece, "best_effort" takes what there is (docs/code_reward.md).
       code_score: "all" is 1 where every test passes; "fraction" is their share.
       code_trusts_asserts: also take asserts that can only be judged inside the
         program's own process, which a program can forge.

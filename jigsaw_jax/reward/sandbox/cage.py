@@ -11,7 +11,7 @@ import fcntl
 import os
 import pathlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from jigsaw_jax.reward.sandbox import kernel, landlock, limits, seccomp, view
 
@@ -207,7 +207,7 @@ def _await(child: int, be_child: Callable[[], None]) -> None:
 
 
 @contextlib.contextmanager
-def _ending(status: int):
+def _ending(status: int) -> Iterator[None]:
     """End this process here, whatever happens; say what went wrong."""
     try:
         yield

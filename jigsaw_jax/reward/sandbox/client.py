@@ -18,7 +18,7 @@ from jigsaw_jax.settings import Reward
 
 
 class IsolationError(Exception):
-    """This machine can't keep a program as the settings want; the message is one line."""
+    """This machine lacks isolation that the settings want; the message is one line."""
 
 
 class Sandbox:
@@ -37,7 +37,8 @@ class Sandbox:
             # Nothing of the run's own, which may hold keys.
             env={"PYTHONPATH": root},
         )
-        self.standing = Standing(**self._ask(dataclasses.asdict(limits)))
+        found = self._ask(dataclasses.asdict(limits))
+        self.standing = Standing(held=tuple(found["held"]), missing=found["missing"])
 
     def run(self, program: Program) -> Outcome:
         """Run a program.

@@ -51,11 +51,13 @@ class Outcome:
     ending: "exit", "slow" (killed at a limit of time) or "flood" (of output).
     code: exit code, or 128 and the number of the signal that ended it.
     output: what it wrote to stdout, bytes as the first 256 characters.
+    wall_s: from its start to its end.
     """
 
     ending: str
     code: int
     output: str
+    wall_s: float
 
 
 def execute(program: Program, cage: Cage) -> Outcome:
@@ -78,7 +80,9 @@ def execute(program: Program, cage: Cage) -> Outcome:
     lengths = " ".join(str(len(part)) for part in parts)
     with contextlib.ExitStack() as stack:
         if "files" not in cage.pieces:
-            cage = dataclasses.replace(cage, directory=stack.enter_context(_directory()))
+            cage = dataclasses.replace(
+                cage, directory=stack.enter_context(_directory())
+            )
         body = b"".join((lengths.encode(), b"\n", *parts))
         inputs = [
             stack.enter_context(_sealed(data))
@@ -116,32 +120,38 @@ def _await_start(report: int) -> None:
 
 def _watch(pid: int, output: int, *, wall_s: float, most: int) -> Outcome:
     """Collect output until the supervisor has ended, or a limit is hit."""
-    deadline_s = time.monotonic() + wall_s
+    started_s = time.monotonic()
+    deadline_s = started_s + wall_s
     collected = bytearray()
     process = os.pidfd_open(pid)
     watched = [output, process]
-    try:
-        while True:
-            left_s = max(deadline_s - time.monotonic(), 0)
-            ready = select.select(watched, [], [], left_s)[0]
-            if not ready:
-                return Outcome(ending="slow", code=0, output="")
-            if output not in ready:
-                break
+    ending = ""
+    while not ending:
+        left_s = max(deadline_s - time.monotonic(), 0)
+        ready = select.select(watched, [], [], left_s)[0]
+        if not ready:
+            ending = "slow"
+        elif output in ready:
             data = os.read(output, _CHUNK_BYTES)
+            collected += data
             if not data:
                 watched = [process]
-            collected += data
             if len(collected) > most:
-                return Outcome(ending="flood", code=0, output="")
-    finally:
-        os.close(process)
+                ending = "flood"
+        else:
+            ending = "exit"
+    os.close(process)
+    spent_s = time.monotonic() - started_s
+    if ending != "exit":
+        return Outcome(ending=ending, code=0, output="", wall_s=spent_s)
     ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    assert ended is not None
+    assert ended is not None, pid
     is_whole = ended.si_code == os.CLD_EXITED
     code = ended.si_status if is_whole else 128 + ended.si_status
-    ending = "slow" if code == 128 + signal.SIGXCPU else "exit"
-    return Outcome(ending=ending, code=code, output=collected.decode("latin-1"))
+    if code == 128 + signal.SIGXCPU:
+        ending = "slow"
+    text = collected.decode("latin-1")
+    return Outcome(ending=ending, code=code, output=text, wall_s=spent_s)
 
 
 def _bury(pid: int) -> None:

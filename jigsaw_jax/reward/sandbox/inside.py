@@ -9,12 +9,13 @@ The program owns this process and can make it write anything; nothing of what it
 write is in here.
 """
 
+import builtins
 import os
 import sys
 import types
 
 
-def encode(value):
+def encode(value: object) -> object:
     """A value of the builtin types as JSON; others are an error, and so a failure."""
     if value is None or isinstance(value, bool):
         return value
@@ -29,7 +30,7 @@ def encode(value):
     raise TypeError(f"must be a builtin value, got {type(value)!r}")
 
 
-def main():
+def main() -> None:
     """Read, run, and with an expression answer."""
     with open(3, "rb") as file:
         lengths = file.readline().split()
@@ -39,6 +40,8 @@ def main():
     module = types.ModuleType(name)
     sys.modules[name] = module
     sys.argv = ["program.py"]
+    # Site packages would have brought these, and programs use them.
+    builtins.exit = builtins.quit = sys.exit
     if not expression:
         exec(compile(program, "program.py", "exec"), module.__dict__)
         return
@@ -56,4 +59,5 @@ def main():
         os._exit(0)
 
 
-main()
+if __name__ == "__main__":
+    main()

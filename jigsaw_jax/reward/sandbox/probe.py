@@ -13,6 +13,9 @@ from jigsaw_jax.reward.sandbox.cage import Cage
 from jigsaw_jax.reward.sandbox.execution import Program, SandboxError, execute
 
 _WALL_S = 8.0
+# Files first: with them comes an interpreter that every user may read. The filter goes
+# before the network, which without it lacks nothing but AF_VSOCK.
+_ORDER = ("files", "seccomp", "landlock", "limits", "network", "processes")
 
 # Each attempt must fail; what it reports is whether it did.
 _ATTEMPTS = """
@@ -108,8 +111,7 @@ def probe(cage: Cage) -> Standing:
 def _one_by_one(cage: Cage) -> dict[str, str]:
     held: frozenset[str] = frozenset()
     failures = {}
-    # Files first: with them comes an interpreter that every user may read.
-    for piece in sorted(limits.PIECES, key=lambda piece: piece != "files"):
+    for piece in _ORDER:
         why = _failures(cage, held | {piece}).get(piece)
         if why is None:
             held |= {piece}
@@ -133,7 +135,9 @@ def _failures(cage: Cage, pieces: frozenset[str]) -> dict[str, str]:
         why = f"a program in it ended with code {outcome.code} ({outcome.ending})"
         return dict.fromkeys(pieces, why)
     return {
-        piece: "it has no effect here" for piece in pieces if not all(facts.get(piece, ()))
+        piece: "it has no effect here"
+        for piece in pieces
+        if not all(facts.get(piece, ()))
     }
 
 

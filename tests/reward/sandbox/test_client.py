@@ -1,0 +1,154 @@
+"""What is refused, and that a probe finds out what does not hold."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from jigsaw_jax import settings
+from jigsaw_jax.reward.sandbox.client import IsolationError, describe, require
+from jigsaw_jax.reward.sandbox.limits import PIECES, REQUIRED
+from jigsaw_jax.reward.sandbox.probe import Standing
+
+ROOT = pathlib.Path(__file__).parents[3]
+
+
+def _standing(**missing):
+    held = tuple(piece for piece in PIECES if piece not in missing)
+    return Standing(held=held, missing=missing)
+
+
+def _reward(isolation):
+    return settings.Reward(
+        weights={"code": 1.0}, timeout_s=30.0, code_isolation=isolation
+    )
+
+
+@pytest.mark.parametrize("piece", REQUIRED)
+def test_strict_refuses_a_missing_piece_in_one_line(piece):
+    with pytest.raises(IsolationError) as caught:
+        require(_standing(**{piece: "unshare: Not permitted"}), _reward("strict"))
+    message = str(caught.value)
+    assert f"without {piece} (against " in message
+    assert "unshare: Not permitted" in message
+    assert "\n" not in message
+    assert ("best_effort" in message) == (piece != "limits")
+
+
+def test_strict_is_content_without_the_second_line_of_defence():
+    require(_standing(landlock="not there", seccomp="not there"), _reward("strict"))
+
+
+def test_best_effort_takes_all_but_a_program_without_limits():
+    weak = _standing(network="no", files="no", processes="no")
+    require(weak, _reward("best_effort"))
+    assert "missing: network (no), files (no)" in describe(weak)
+    with pytest.raises(IsolationError, match="user other than root"):
+        require(_standing(limits="no"), _reward("best_effort"))
+
+
+PROBE = """
+import pathlib, sys
+from jigsaw_jax.reward.sandbox import cage, execution, kernel, landlock, probe
+from jigsaw_jax.reward.sandbox import seccomp, view
+from jigsaw_jax.reward.sandbox.limits import Limits
+
+broken = set(sys.argv[1:])
+for piece in broken & set(cage._FLAGS):
+    cage._FLAGS[piece] = 0
+if "landlock" in broken:
+    landlock.restrict = lambda **_: None
+if "seccomp" in broken:
+    seccomp.restrict = lambda: None
+kernel.prctl("subreaper", kernel.PR_SET_CHILD_SUBREAPER, 1)
+place = cage.Cage(
+    pieces=frozenset(),
+    limits=Limits(cpu_s=2, memory_bytes=256 << 20, processes=4, file_bytes=1 << 20,
+                  output_bytes=1 << 16),
+    loader=pathlib.Path(execution.__file__).with_name("inside.py").read_text(),
+    python=view.interpreter(),
+    readable=view.readable(),
+)
+standing = probe.probe(place)
+print(",".join(standing.held))
+# A daemon without a process namespace is found by its parent's number.
+import dataclasses
+place = dataclasses.replace(place, pieces=frozenset(standing.held))
+source = '''
+import os, time
+if not os.fork():
+    os.setsid()
+    if not os.fork():
+        time.sleep(60)
+    os._exit(0)
+'''
+execution.execute(execution.Program(source=source, wall_s=10.0), place)
+print(execution._children())
+"""
+
+
+def _held(*broken):
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, *broken],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert not done.stderr
+    held, left = done.stdout.splitlines()
+    assert left == "[]"
+    return set(held.split(","))
+
+
+@pytest.fixture(scope="module")
+def whole():
+    held = _held()
+    if held != set(PIECES):
+        pytest.skip(f"this machine has only {held}")
+    return held
+
+
+@pytest.mark.parametrize(
+    ("broken", "missing"),
+    [
+        (("processes",), {"processes"}),
+        # Sockets stay refused until the filter is gone, too.
+        (("network",), set()),
+        (("network", "seccomp", "landlock"), {"network", "seccomp"}),
+    ],
+)
+def test_a_piece_without_effect_is_found_and_orphans_die_all_the_same(
+    whole, broken, missing
+):
+    assert _held(*broken) == whole - missing
+
+
+def test_a_warden_knows_no_environment_of_the_run(whole):
+    # The fixture is there for machines where no warden works.
+    assert whole
+    code = (
+        "import os\n"
+        "os.environ['KEY'] = 'secret'\n"
+        "from jigsaw_jax import settings\n"
+        "from jigsaw_jax.reward.sandbox.client import Sandbox\n"
+        "from jigsaw_jax.reward.sandbox.limits import limits_of\n"
+        "sandbox = Sandbox(limits_of(settings.Reward()))\n"
+        "print(open(f'/proc/{sandbox._process.pid}/environ').read())\n"
+        "sandbox.close()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert "PYTHONPATH" in done.stdout
+    assert "secret" not in done.stdout

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from jigsaw_jax.records import Prompt
 from jigsaw_jax.reward.code_tests import Test, parse_tests
 from jigsaw_jax.reward.program import extract_program
-from jigsaw_jax.reward.sandbox.execution import Outcome, Program
+from jigsaw_jax.reward.sandbox.exchange import Outcome, Program
 from jigsaw_jax.settings import Reward
 
 Run = Callable[[Program], Outcome]

@@ -120,11 +120,14 @@ def _split(
         case ast.Compare(left=left, ops=[ast.Eq() | ast.Is()], comparators=[right]):
             return _split_sides(left, right, before)
         case ast.UnaryOp(op=ast.Not(), operand=asked) if _is_own(asked, before):
-            return asked, _judge_false
+            return condition, judge_equal(True, is_json=True)
         case ast.Call(func=func) if ast.unparse(func) in _CLOSE:
             return _split_close(condition)
         case _ if _is_own(condition, before):
-            return condition, judge_equal(True, is_json=False)
+            # Anything can be true, and these two make it a bool.
+            negation = ast.UnaryOp(op=ast.Not(), operand=condition)
+            asked = ast.UnaryOp(op=ast.Not(), operand=negation)
+            return asked, judge_equal(True, is_json=True)
     return None
 
 
@@ -140,11 +143,6 @@ def _split_sides(
     if isinstance(expected[0], bool) and not _is_own(left, before):
         return None
     return left, judge_equal(expected[0], is_json=False)
-
-
-def _judge_false(output: str) -> bool:
-    found = decode(output)
-    return found is not None and found[0] in (False, ["int", 0])
 
 
 def _is_own(asked: ast.expr, before: list[ast.stmt]) -> bool:

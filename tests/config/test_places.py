@@ -7,8 +7,8 @@ from jigsaw_jax import config, model
 from jigsaw_jax.config import places
 from jigsaw_jax.model.hf_export import export_folder
 from jigsaw_jax.reward.sandbox import client
+from jigsaw_jax.reward.sandbox.exchange import Standing
 from jigsaw_jax.reward.sandbox.limits import PIECES
-from jigsaw_jax.reward.sandbox.probe import Standing
 
 ROOT = pathlib.Path(__file__).parents[2]
 BENCH = str(ROOT / "configs/bench/tiny_qwen3.gin")

@@ -11,7 +11,7 @@ from jigsaw_jax.reward.code import score_code
 from jigsaw_jax.reward.code_tests import parse_tests
 from jigsaw_jax.reward.pool import RewardPool
 from jigsaw_jax.reward.sandbox.client import Sandbox, describe
-from jigsaw_jax.reward.sandbox.execution import Outcome, SandboxError
+from jigsaw_jax.reward.sandbox.exchange import Outcome, SandboxError
 from jigsaw_jax.reward.sandbox.limits import limits_of
 from jigsaw_jax.reward.score import SCORERS, score
 
@@ -146,8 +146,8 @@ def test_no_expected_answer_is_in_what_a_program_is_given():
         ("s = S()\ns.push(1)\nassert s.pop() == -1", "s = S()\ns.push(1)", "s.pop()"),
         ("assert set(f(1)) == set([1, 2])", "", "set(f(1))"),
         ("assert f(1) is None", "", "f(1)"),
-        ("assert is_prime(7)", "", "is_prime(7)"),
-        ("assert not s.is_open(7)", "", "s.is_open(7)"),
+        ("assert is_prime(7)", "", "not not is_prime(7)"),
+        ("assert not s.is_open(7)", "", "not s.is_open(7)"),
         ("assert f(1) == True", "", "f(1)"),
         ("assert isclose(f(2), 0.5)", "", "f(2)"),
     ],
@@ -164,9 +164,9 @@ def test_the_parts_of_an_assert_judge_as_it_would():
 
     assert judged("assert p(7)", True)
     assert not judged("assert p(7)", False)
-    assert not judged("assert p(7)", ["str", "yes"])
-    assert judged("assert not p(7)", False)
-    assert not judged("assert not p(7)", True)
+    assert not judged("assert p(7)", ["int", 1])
+    assert judged("assert not p(7)", True)
+    assert not judged("assert not p(7)", False)
     assert not judged("assert not p(7)", None)
     assert judged("assert f() is None", None)
     assert judged(
@@ -174,6 +174,12 @@ def test_the_parts_of_an_assert_judge_as_it_would():
     )
     assert judged("assert math.isclose(f(1), 2.0, abs_tol=0.5)", ["float", 2.4])
     assert not judged("assert math.isclose(f(1), 2.0, abs_tol=0.5)", ["float", 2.6])
+
+
+def test_anything_can_be_true_or_not(grade):
+    tests = ["assert f('7')", "assert not f('x')"]
+    assert grade("import re\ndef f(x): return re.match('[0-9]', x)", tests)[0] == 1.0
+    assert grade("def f(x): return x", tests) == (0.0, "wrong")
 
 
 UNSPLIT = [

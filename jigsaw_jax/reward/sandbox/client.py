@@ -11,9 +11,13 @@ from typing import Any
 
 import jigsaw_jax
 from jigsaw_jax.reward import frame
-from jigsaw_jax.reward.sandbox.execution import Outcome, Program, SandboxError
+from jigsaw_jax.reward.sandbox.exchange import (
+    Outcome,
+    Program,
+    SandboxError,
+    Standing,
+)
 from jigsaw_jax.reward.sandbox.limits import PIECES, REQUIRED, Limits, limits_of
-from jigsaw_jax.reward.sandbox.probe import Standing
 from jigsaw_jax.settings import Reward
 
 
@@ -24,7 +28,8 @@ class IsolationError(Exception):
 class Sandbox:
     """A warden and what holds on this machine; for one thread.
 
-    `standing` says which pieces of isolation hold.
+    `standing` says which pieces of isolation hold. Where no warden can start at all,
+    on another system than Linux say, making one raises IsolationError.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -38,6 +43,12 @@ class Sandbox:
             env={"PYTHONPATH": root},
         )
         found = self._ask(dataclasses.asdict(limits))
+        if found is None:
+            self.close()
+            raise IsolationError(
+                "the sandbox's warden must start, got an end without a word; "
+                "`python -m jigsaw_jax.reward.sandbox.warden < /dev/null` may say why"
+            )
         self.standing = Standing(held=tuple(found["held"]), missing=found["missing"])
 
     def run(self, program: Program) -> Outcome:
@@ -54,27 +65,27 @@ class Sandbox:
           SystemExit: the warden is gone; the worker goes too and both are replaced.
         """
         answer = self._ask(dataclasses.asdict(program))
+        if answer is None:
+            raise SystemExit("the sandbox's warden is gone")
         if "failure" in answer:
             raise SandboxError(answer["failure"])
         return Outcome(**answer["outcome"])
 
     def close(self) -> None:
         """End the warden."""
-        with self._process:
-            assert self._process.stdin is not None
+        assert self._process.stdin is not None
+        with self._process, contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
 
     def _ask(self, message: Any) -> Any:
+        """The warden's answer, or None where there is no warden any more."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
             frame.write(self._process.stdin, message)
-            answer = frame.read(self._process.stdout)
+            return frame.read(self._process.stdout)
         except BrokenPipeError:
-            answer = None
-        if answer is None:
-            raise SystemExit("the sandbox's warden is gone")
-        return answer
+            return None
 
 
 @functools.cache

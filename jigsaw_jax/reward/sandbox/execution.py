@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 
 from jigsaw_jax.reward.sandbox.cage import NOBODY, STARTED, Cage, Pipes, supervise
+from jigsaw_jax.reward.sandbox.exchange import Outcome, Program, SandboxError
 
 # Making the cage takes 20 ms; a busy machine may take many times that.
 START_S = 8.0
@@ -20,44 +21,6 @@ _CHUNK_BYTES = 1 << 16
 _SEALS = (
     fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 )
-
-
-class SandboxError(Exception):
-    """The sandbox failed, and not the program."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """What to run.
-
-    source: Python text.
-    statements: run behind it, before the expression.
-    expression: whose value is the output; empty for a script.
-    stdin: its input.
-    wall_s: after which it is killed.
-    """
-
-    source: str
-    statements: str = ""
-    expression: str = ""
-    stdin: str = ""
-    wall_s: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What became of a program.
-
-    ending: "exit", "slow" (killed at a limit of time) or "flood" (of output).
-    code: exit code, or 128 and the number of the signal that ended it.
-    output: what it wrote to stdout, bytes as the first 256 characters.
-    wall_s: from its start to its end.
-    """
-
-    ending: str
-    code: int
-    output: str
-    wall_s: float
 
 
 def execute(program: Program, cage: Cage) -> Outcome:
@@ -95,6 +58,9 @@ def execute(program: Program, cage: Cage) -> Outcome:
             stack.callback(os.close, descriptor)
         pid = os.fork()
         if not pid:
+            # The last to hold them is the warden: without it no program starts.
+            os.close(output)
+            os.close(report)
             supervise(cage, pipes)
         stack.callback(_bury, pid)
         os.close(stdout)

@@ -56,7 +56,8 @@ def apply(limits: Limits) -> None:
         resource.RLIMIT_NPROC: limits.processes + _OWN_PROCESSES,
         resource.RLIMIT_FSIZE: limits.file_bytes,
         resource.RLIMIT_NOFILE: OPEN_FILES,
-        resource.RLIMIT_CORE: 0,
+        # With 0 a core would still go to a program of the host's, with 1 it does not.
+        resource.RLIMIT_CORE: 1,
         resource.RLIMIT_MSGQUEUE: 0,
     }
     for name, most in pairs.items():

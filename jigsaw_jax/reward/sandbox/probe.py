@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from jigsaw_jax.reward.sandbox import limits
 from jigsaw_jax.reward.sandbox.cage import Cage
-from jigsaw_jax.reward.sandbox.execution import Program, SandboxError, execute
+from jigsaw_jax.reward.sandbox.exchange import Program, SandboxError, Standing
+from jigsaw_jax.reward.sandbox.execution import execute
 
 _WALL_S = 8.0
 # Files first: with them comes an interpreter that every user may read. The filter goes
@@ -78,18 +79,6 @@ facts = {
 }
 print(json.dumps(facts))
 """
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """What was found.
-
-    held: pieces that hold, together, in the order of `limits.PIECES`.
-    missing: the others, and why.
-    """
-
-    held: tuple[str, ...]
-    missing: dict[str, str]
 
 
 def probe(cage: Cage) -> Standing:

@@ -15,7 +15,8 @@ from typing import Any
 from jigsaw_jax.reward import frame
 from jigsaw_jax.reward.sandbox import kernel, view
 from jigsaw_jax.reward.sandbox.cage import Cage
-from jigsaw_jax.reward.sandbox.execution import Program, SandboxError, execute
+from jigsaw_jax.reward.sandbox.exchange import Program, SandboxError
+from jigsaw_jax.reward.sandbox.execution import execute
 from jigsaw_jax.reward.sandbox.limits import Limits
 from jigsaw_jax.reward.sandbox.probe import probe
 

@@ -8,9 +8,14 @@ import sys
 import pytest
 
 from jigsaw_jax import settings
-from jigsaw_jax.reward.sandbox.client import IsolationError, describe, require
-from jigsaw_jax.reward.sandbox.limits import PIECES, REQUIRED
-from jigsaw_jax.reward.sandbox.probe import Standing
+from jigsaw_jax.reward.sandbox.client import (
+    IsolationError,
+    Sandbox,
+    describe,
+    require,
+)
+from jigsaw_jax.reward.sandbox.exchange import Program, Standing
+from jigsaw_jax.reward.sandbox.limits import PIECES, REQUIRED, limits_of
 
 ROOT = pathlib.Path(__file__).parents[3]
 
@@ -51,7 +56,8 @@ def test_best_effort_takes_all_but_a_program_without_limits():
 
 PROBE = """
 import pathlib, sys
-from jigsaw_jax.reward.sandbox import cage, execution, kernel, landlock, probe
+from jigsaw_jax.reward.sandbox import cage, exchange, execution, kernel, landlock
+from jigsaw_jax.reward.sandbox import probe
 from jigsaw_jax.reward.sandbox import seccomp, view
 from jigsaw_jax.reward.sandbox.limits import Limits
 
@@ -84,7 +90,7 @@ if not os.fork():
         time.sleep(60)
     os._exit(0)
 '''
-execution.execute(execution.Program(source=source, wall_s=10.0), place)
+execution.execute(exchange.Program(source=source, wall_s=10.0), place)
 print(execution._children())
 """
 
@@ -126,6 +132,21 @@ def test_a_piece_without_effect_is_found_and_orphans_die_all_the_same(
     whole, broken, missing
 ):
     assert _held(*broken) == whole - missing
+
+
+def test_where_no_warden_can_start_that_is_said(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(IsolationError, match="warden must start"):
+        Sandbox(limits_of(_reward("best_effort")))
+
+
+def test_a_warden_that_is_gone_ends_its_worker(whole):
+    assert whole
+    sandbox = Sandbox(limits_of(_reward("strict")))
+    sandbox._process.kill()
+    with pytest.raises(SystemExit, match="warden is gone"):
+        sandbox.run(Program(source="", wall_s=1.0))
+    sandbox.close()
 
 
 def test_a_warden_knows_no_environment_of_the_run(whole):

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from jigsaw_jax.reward.sandbox.client import Sandbox, describe
-from jigsaw_jax.reward.sandbox.execution import Program
+from jigsaw_jax.reward.sandbox.exchange import Program
 from jigsaw_jax.reward.sandbox.limits import Limits
 
 SECRET = "an-api-key-of-the-run"

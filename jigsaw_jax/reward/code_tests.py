@@ -4,6 +4,7 @@ Only what is asked ever enters the program's process; the expected answer stays 
 """
 
 import json
+import keyword
 from typing import Any
 
 from jigsaw_jax.reward.code_asserts import Test, assert_tests, judge_equal
@@ -80,11 +81,12 @@ def _pair_test(name: Any, given: Any, expected: Any, *, answer: str) -> Test:
         if not isinstance(given, str) or not isinstance(expected, str):
             raise _unlike(answer)
         return Test(stdin=given, judge=lambda output: same_lines(output, expected))
-    if not isinstance(name, str) or not name.isidentifier():
+    is_name = isinstance(name, str) and name.isidentifier()
+    if not is_name or keyword.iskeyword(name) or not isinstance(given, list):
         raise _unlike(answer)
-    if not isinstance(given, list):
-        raise _unlike(answer)
-    call = f"(Solution().{name} if 'Solution' in globals() else {name})(*{given!r})"
+    # One text is compiled at once, where a literal of a million numbers is not.
+    arguments = f"*__import__('json').loads({json.dumps(given)!r})"
+    call = f"(Solution().{name} if 'Solution' in globals() else {name})({arguments})"
     # Some data sets wrap the result in a list of one, others do not.
     accepted = [expected]
     if isinstance(expected, list) and len(expected) == 1:

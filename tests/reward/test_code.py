@@ -60,6 +60,12 @@ def test_a_program_that_passes_every_test_has_one(grade):
     assert grade(SQUARE, ASSERTS) == (1.0, "")
 
 
+def test_arguments_arrive_as_they_are_in_json(grade):
+    given = [[1, [2.5, None, True, "'\\n\u00e9"], {"a": {}}], list(range(200_000))]
+    tests = {"fn_name": "f", "inputs": [given], "outputs": [[*given[0], 200_000]]}
+    assert grade("def f(x, y): return x + [len(y)]", tests) == (1.0, "")
+
+
 def test_one_wrong_answer_is_zero_or_leaves_a_share(grade):
     program = "print(2 * int(input()))"
     assert grade(program, SQUARES) == (0.0, "wrong")
@@ -227,6 +233,7 @@ def test_a_trusted_assert_runs_inside_and_a_program_can_forge_it(grade):
         '{"inputs": [1], "outputs": ["1"]}',
         '{"fn_name": "f", "inputs": [1], "outputs": [1]}',
         '{"fn_name": "f(); g", "inputs": [[1]], "outputs": [1]}',
+        '{"fn_name": "class", "inputs": [[1]], "outputs": [1]}',
         '{"fn_name": "f", "inputs": [[NaN]], "outputs": [1]}',
         '["assert ("]',
         "[" * 100_000,

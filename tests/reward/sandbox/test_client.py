@@ -1,5 +1,6 @@
 """What is refused, and that a probe finds out what does not hold."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -132,6 +133,74 @@ def test_a_piece_without_effect_is_found_and_orphans_die_all_the_same(
     whole, broken, missing
 ):
     assert _held(*broken) == whole - missing
+
+
+WEAK = """
+import dataclasses, json, os, pathlib
+from jigsaw_jax.reward.sandbox import cage, exchange, execution, kernel, probe, view
+from jigsaw_jax.reward.sandbox.limits import Limits
+
+def refuse(flags):
+    raise OSError(1, "unshare: Operation not permitted")
+
+kernel.unshare = refuse
+kernel.prctl("subreaper", kernel.PR_SET_CHILD_SUBREAPER, 1)
+place = cage.Cage(
+    pieces=frozenset(),
+    limits=Limits(cpu_s=2, memory_bytes=256 << 20, processes=4, file_bytes=1 << 20,
+                  output_bytes=1 << 16),
+    loader=pathlib.Path(execution.__file__).with_name("inside.py").read_text(),
+    python=view.interpreter(),
+    readable=view.readable(),
+)
+standing = probe.probe(place)
+place = dataclasses.replace(place, pieces=frozenset(standing.held))
+source = '''
+import os, socket, time
+def attempt(action):
+    try: print("did", action())
+    except OSError: print("refused")
+attempt(lambda: open("file", "w").write("x"))
+attempt(lambda: open("/etc/passwd").read(1))
+attempt(lambda: open("/tmp/jigsaw-pwned", "w"))
+attempt(lambda: socket.socket())
+print(os.getcwd(), flush=True)
+if not os.fork():
+    os.setsid()
+    time.sleep(60)
+'''
+outcome = execution.execute(exchange.Program(source=source, wall_s=10.0), place)
+*said, directory = outcome.output.splitlines()
+left = execution._children()
+print(json.dumps([standing.held, said, left, os.path.exists(directory)]))
+"""
+SYSTEM_PYTHON = "/usr/bin/python3"
+
+
+@pytest.mark.parametrize("user", [0, 65534], ids=["root", "nobody"])
+def test_without_namespaces_the_second_line_still_holds(user):
+    # Only root can be another user, for whom its own interpreter may be out of reach.
+    if os.geteuid() or not os.access(SYSTEM_PYTHON, os.X_OK):
+        pytest.skip("needs root and a system Python")
+    done = subprocess.run(
+        [SYSTEM_PYTHON, "-B", "-c", WEAK],
+        cwd="/",
+        env={"PYTHONPATH": str(ROOT)},
+        user=user,
+        group=user,
+        extra_groups=[],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    if "ModuleNotFoundError" in done.stderr or "SyntaxError" in done.stderr:
+        pytest.skip("that Python can't read this checkout")
+    held, said, left, is_left = json.loads(done.stdout)
+    if held != ["limits", "landlock", "seccomp"]:
+        pytest.skip(f"this machine has only {held}")
+    assert said == ["did 1", "refused", "refused", "refused"]
+    assert (left, is_left) == ([], False)
 
 
 def test_where_no_warden_can_start_that_is_said(monkeypatch):

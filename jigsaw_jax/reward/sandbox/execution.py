@@ -87,26 +87,13 @@ def _await_start(report: int) -> None:
 def _watch(pid: int, output: int, *, wall_s: float, most: int) -> Outcome:
     """Collect output until the supervisor has ended, or a limit is hit."""
     started_s = time.monotonic()
-    deadline_s = started_s + wall_s
     collected = bytearray()
     process = os.pidfd_open(pid)
-    watched = [output, process]
-    ending = ""
-    while not ending:
-        left_s = max(deadline_s - time.monotonic(), 0)
-        ready = select.select(watched, [], [], left_s)[0]
-        if not ready:
-            ending = "slow"
-        elif output in ready:
-            data = os.read(output, _CHUNK_BYTES)
-            collected += data
-            if not data:
-                watched = [process]
-            if len(collected) > most:
-                ending = "flood"
-        else:
-            ending = "exit"
-    os.close(process)
+    try:
+        deadline_s = started_s + wall_s
+        ending = _collect(collected, output, process, deadline_s=deadline_s, most=most)
+    finally:
+        os.close(process)
     spent_s = time.monotonic() - started_s
     if ending != "exit":
         return Outcome(ending=ending, code=0, output="", wall_s=spent_s)
@@ -120,6 +107,40 @@ def _watch(pid: int, output: int, *, wall_s: float, most: int) -> Outcome:
     return Outcome(ending=ending, code=code, output=text, wall_s=spent_s)
 
 
+def _collect(
+    collected: bytearray, output: int, process: int, *, deadline_s: float, most: int
+) -> str:
+    """Read `output` into `collected` until an ending, which is returned."""
+    os.set_blocking(output, False)
+    watched = [output, process]
+    while True:
+        left_s = max(deadline_s - time.monotonic(), 0)
+        ready = select.select(watched, [], [], left_s)[0]
+        has_ended = process in ready
+        # Who writes a little now and then is always ready.
+        if not has_ended and time.monotonic() >= deadline_s:
+            return "slow"
+        # All that a program wrote before its end is in the pipe by now.
+        is_open = _drain(collected, output, most)
+        if len(collected) > most:
+            return "flood"
+        if has_ended:
+            return "exit"
+        if not is_open:
+            watched = [process]
+
+
+def _drain(collected: bytearray, output: int, most: int) -> bool:
+    """Read what is there, up to the limit; whether there may be more later."""
+    with contextlib.suppress(BlockingIOError):
+        while len(collected) <= most:
+            data = os.read(output, _CHUNK_BYTES)
+            if not data:
+                return False
+            collected += data
+    return True
+
+
 def _bury(pid: int) -> None:
     """Kill the supervisor and all that it started, and wait until they are gone.
 
@@ -130,6 +151,7 @@ def _bury(pid: int) -> None:
     for kill in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError):
             kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
     while True:
         try:
             is_left = os.waitpid(-1, os.WNOHANG)[0] == 0

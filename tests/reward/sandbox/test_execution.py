@@ -1,8 +1,10 @@
 """Hostile programs in a real cage; every one of them must leave no trace."""
 
+import contextlib
 import os
 import pathlib
 import socket
+import threading
 import time
 
 import psutil
@@ -144,6 +146,10 @@ def test_time_is_limited_on_the_wall_and_on_the_processor(run):
     assert outcome.ending == "slow"
     assert 0.3 <= outcome.wall_s < 5.0
     assert run("while True: pass").ending == "slow"
+    drops = "import os, time\nwhile True:\n  os.write(1, b'x')\n  time.sleep(0.001)"
+    assert run(drops, wall_s=0.3).ending == "slow"
+    closed = "import os, time\nos.close(1)\ntime.sleep(60)"
+    assert run(closed, wall_s=0.3).ending == "slow"
     # The signal can be ignored, the kill a second later can't.
     limit = "import resource\nprint(resource.getrlimit(resource.RLIMIT_CPU))"
     assert run(limit).output == "(1, 2)\n"
@@ -301,3 +307,27 @@ def test_replacing_stdout_replaces_nothing(run):
     assert (outcome.code, outcome.output) == (0, "")
     closing = "import os\nos.close(1)\nos.close(0)\nos.dup2(2, 1)"
     assert run(closing).output == ""
+
+
+def test_a_program_ends_with_a_warden_that_is_killed(run):
+    assert run("print(1)").code == 0
+    sandbox = Sandbox(LIMITS)
+    sleeper = Program(source="import time\ntime.sleep(60)", wall_s=60.0)
+
+    def sleep():
+        with contextlib.suppress(SystemExit):
+            sandbox.run(sleeper)
+
+    thread = threading.Thread(target=sleep)
+    thread.start()
+    warden = psutil.Process(sandbox._process.pid)
+    deadline_s = time.monotonic() + 20
+    # Its supervisor, the namespace's first process, and the program itself.
+    while len(family := warden.children(recursive=True)) < 3:
+        assert time.monotonic() < deadline_s
+        thread.join(0.02)
+    sandbox._process.kill()
+    thread.join(20)
+    sandbox.close()
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []

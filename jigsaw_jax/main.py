@@ -33,6 +33,7 @@ def main(argv: list[str] | None = None) -> int:
             sys.stdout.write(f"{loaded.operative}\n{summary(loaded.train)}\n")
             return _preview(loaded.train)
         places.check_run_dir(run_dir, loaded.train, resume=resume)
+        places.check_isolation(loaded.train.reward)
     except config.ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -1,4 +1,4 @@
-"""Checks the files that a configuration names and the run directory it asks for."""
+"""Checks what a configuration needs of the machine: files, run directory, isolation."""
 
 import importlib.metadata
 import pathlib
@@ -18,6 +18,7 @@ _FREE = (
     "Workload.",
     "Costs.",
     "Fleet.",
+    "Reward.code_isolation",
 )
 
 
@@ -50,6 +51,26 @@ def check_files(train: settings.Train) -> None:
                 f"{name} must be an existing file, got {path!r}; relative paths start "
                 f"at the working directory, {pathlib.Path.cwd()}"
             )
+
+
+def check_isolation(reward: settings.Reward) -> None:
+    """Refuse a run whose programs this machine can't keep, by trying.
+
+    Args:
+      reward: of the run.
+
+    Raises:
+      ConfigError: naming what is missing and the setting that accepts it.
+    """
+    if "code" not in reward.weights:
+        return
+    # Imported here: most runs start no programs.
+    from jigsaw_jax.reward.sandbox import client
+
+    try:
+        client.check_isolation(reward)
+    except client.IsolationError as error:
+        raise ConfigError(str(error)) from None
 
 
 def check_run_dir(

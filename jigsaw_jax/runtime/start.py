@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jigsaw_jax.reward.pool import RewardPool
+from jigsaw_jax.reward.sandbox.client import check_isolation
 from jigsaw_jax.runtime.build import Parts, build, side_by_side
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.evaluation import Evaluator
@@ -71,6 +72,8 @@ def start(
     Returns:
       The crew, with no thread started.
     """
+    if "code" in train.reward.weights:
+        progress.say(check_isolation(train.reward))
     # First, since its processes take as long to load as all that follows.
     pool = RewardPool(train.reward)
     try:

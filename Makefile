@@ -32,6 +32,7 @@ check: .venv/dev.stamp
 	$(BIN)/pydoclint --quiet jigsaw_jax
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/vulture
+	$(BIN)/shellcheck -x launch/*/*.sh launch/slurm/run.sbatch .ci/run
 
 # Environments, caches and build products; runs/ stays.
 clean:

@@ -144,15 +144,14 @@ def table(rows, flags):
 def cell(value, field):
     for key in field.split("."):
         if key == "basename()":
-            value = value.rsplit("/", 1)[-1]
-        elif key.startswith("list("):
-            value = " ".join(value)
-        else:
-            ((name, index),) = re.findall(r"^(\w+)(?:\[(\d+)\])?$", key)
-            value = value.get(name, "")
-            value = value[int(index)] if index and value else value
-            if value == "":
-                break
+            return value.rsplit("/", 1)[-1]
+        if key.startswith("list("):
+            return " ".join(value)
+        ((name, index),) = re.findall(r"^(\w+)(?:\[(\d+)\])?$", key)
+        value = value.get(name)
+        value = value[int(index)] if index and value else value
+        if value is None:
+            return ""
     return value
 
 

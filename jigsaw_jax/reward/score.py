@@ -7,6 +7,7 @@ from jigsaw_jax.records import Prompt, Score
 from jigsaw_jax.reward.answer import extract_answer
 from jigsaw_jax.reward.exact import exact
 from jigsaw_jax.reward.format import matches_format
+from jigsaw_jax.reward.function import load_function, score_function
 from jigsaw_jax.reward.lowercase_share import lowercase_share
 from jigsaw_jax.reward.multiple_choice import multiple_choice
 from jigsaw_jax.reward.numeric import numeric
@@ -54,6 +55,8 @@ def score(prompt: Prompt, text: str, reward: Reward) -> Score:
 
 def preload(reward: Reward) -> None:
     """Import what the rewards need, which takes seconds, before the first score."""
+    if reward.function is not None:
+        load_function(reward.function)
     if "math_verify" in reward.weights:
         from jigsaw_jax.reward.math_verify import math_equal
 
@@ -71,6 +74,11 @@ def _finite(value: float) -> float:
 
 def _answer(text: str, reward: Reward) -> str:
     return extract_answer(text, reward.answer_mark)
+
+
+def _function(prompt: Prompt, text: str, reward: Reward) -> float:
+    assert reward.function is not None
+    return score_function(reward.function, prompt, text)
 
 
 def _math_verify(prompt: Prompt, text: str, reward: Reward) -> float:
@@ -91,6 +99,7 @@ def _reasoning_gym(prompt: Prompt, text: str, reward: Reward) -> float:
 SCORERS: Mapping[str, Scorer] = {
     "exact": lambda prompt, text, reward: exact(_answer(text, reward), prompt.answer),
     "format": lambda _, text, reward: matches_format(text, reward.format_pattern),
+    "function": _function,
     "lowercase_share": lambda _, text, __: lowercase_share(text),
     "math_verify": _math_verify,
     "multiple_choice": lambda prompt, text, reward: multiple_choice(

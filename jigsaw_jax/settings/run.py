@@ -1,6 +1,7 @@
 """A whole run: data, reward, evaluation, store, mesh, and `Train` that joins them."""
 
 import dataclasses
+import re
 
 from jigsaw_jax.settings import cached, check
 from jigsaw_jax.settings.mesh import Mesh
@@ -9,7 +10,7 @@ from jigsaw_jax.settings.objective import Objective, Optimizer
 from jigsaw_jax.settings.simulation import Simulation
 from jigsaw_jax.settings.work import Learner, Pipeline, Sampler
 
-UNTRUSTED_REWARDS = frozenset({"math_verify", "reasoning_gym"})
+UNTRUSTED_REWARDS = frozenset({"function", "math_verify", "reasoning_gym"})
 REWARDS = UNTRUSTED_REWARDS | {
     "exact",
     "format",
@@ -18,6 +19,7 @@ REWARDS = UNTRUSTED_REWARDS | {
     "numeric",
     "task",
 }
+FUNCTION = re.compile(r"([\w.]+|[^:]+\.py):[A-Za-z_]\w*")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,7 +80,9 @@ class Reward:
     Attributes:
       weights: reward name to weight; the value is the weighted sum. Names: "exact",
         "numeric", "reasoning_gym", "math_verify", "multiple_choice", "format",
-        "lowercase_share", "task" (our strict scorer of the task).
+        "lowercase_share", "function", "task" (our strict scorer of the task).
+      function: of your own, for the reward "function": "package.module:name" or
+        "folder/file.py:name"; docs/rewards.md has what it gets and returns.
       processes: of the pool; 0 scores on the calling thread (trusted rewards only).
       timeout_s: wall limit of one score.
       shuffled: give each score to another sample: a control that must not learn.
@@ -90,6 +94,7 @@ class Reward:
     """
 
     weights: dict = dataclasses.field(default_factory=lambda: {"task": 1.0})
+    function: str | None = None
     processes: int = 1
     timeout_s: float = 5.0
     shuffled: bool = False
@@ -102,6 +107,16 @@ class Reward:
             raise ValueError("Reward.weights must name a reward, got {}")
         for name in self.weights:
             check.one_of("A name in Reward.weights", name, REWARDS)
+        if ("function" in self.weights) != (self.function is not None):
+            raise ValueError(
+                "Reward.function must be set exactly where Reward.weights names "
+                f"'function', got {self.function!r} with {sorted(self.weights)}"
+            )
+        if self.function is not None and not FUNCTION.fullmatch(self.function):
+            raise ValueError(
+                "Reward.function must be 'package.module:name' or "
+                f"'folder/file.py:name', got {self.function!r}"
+            )
         if self.answer_mark == "":
             raise ValueError("Reward.answer_mark must hold a character, got ''")
         check.pattern("Reward.format_pattern", self.format_pattern, groups=0)

@@ -20,7 +20,7 @@ demo: .venv/run.stamp
 	$(BIN)/python -m jigsaw_jax.report $(RUN)
 
 test: .venv/dev.stamp
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --nbmake tests docs/colab
 
 test-quick: .venv/dev.stamp
 	$(BIN)/python -m pytest -n auto -m "not slow"

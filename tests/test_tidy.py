@@ -1,6 +1,7 @@
 """Style rules that no linter knows; modelled on TigerBeetle's tidy test."""
 
 import ast
+import json
 import pathlib
 import re
 
@@ -229,3 +230,24 @@ def test_base_leaves_only_what_a_run_must_choose():
     with pytest.raises(config.ConfigError, match="must be chosen by the run"):
         config.load([str(ROOT / "configs/base.gin")])
     config.load([str(ROOT / "configs/base.gin")], [f"{name} = 2" for name in required])
+
+
+NOTEBOOKS = sorted((ROOT / "docs").rglob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
+def test_a_notebook_is_kept_without_outputs_and_with_stable_ids(path):
+    book = json.loads(path.read_text())
+    for cell in book["cells"]:
+        assert not cell.get("outputs")
+        assert cell.get("execution_count") is None
+    ids = [cell["id"] for cell in book["cells"]]
+    assert len(set(ids)) == len(ids)
+    assert book["metadata"]["kernelspec"]["name"] == "python3"
+
+
+def test_there_are_the_two_notebooks_of_the_readme():
+    assert {path.name for path in NOTEBOOKS} == {
+        "bring_your_own_task.ipynb",
+        "quickstart.ipynb",
+    }

@@ -30,7 +30,8 @@ def check_files(train: settings.Train) -> None:
 
     Raises:
       ConfigError: a file or an installed package is missing, a Hugging Face folder is
-        not whole or of another model, or the policy can't be exported as one.
+        not whole or of another model, the policy can't be exported as one, or the
+        reward function can't be imported.
     """
     if train.store.export == "hf":
         _check_export(train.decoder)
@@ -51,6 +52,8 @@ def check_files(train: settings.Train) -> None:
                 f"{name} must be an existing file, got {path!r}; relative paths start "
                 f"at the working directory, {pathlib.Path.cwd()}"
             )
+    if train.reward.function is not None:
+        _check_function(train.reward.function)
 
 
 def check_isolation(reward: settings.Reward) -> None:
@@ -147,6 +150,15 @@ def _check_export(decoder: settings.Decoder) -> None:
         family_of(decoder)
     except ValueError as error:
         raise ConfigError(f"Store.export must be 'none': {error}") from None
+
+
+def _check_function(function: str) -> None:
+    # Imported here: it starts a process, and most runs have no such function.
+    from jigsaw_jax.reward.function import why_unusable
+
+    why = why_unusable(function)
+    if why is not None:
+        raise ConfigError(why)
 
 
 def _check_package(name: str, package: str) -> None:

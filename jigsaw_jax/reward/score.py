@@ -8,6 +8,7 @@ from jigsaw_jax.reward.answer import extract_answer
 from jigsaw_jax.reward.code import score_code
 from jigsaw_jax.reward.exact import exact
 from jigsaw_jax.reward.format import matches_format
+from jigsaw_jax.reward.function import load_function, score_function
 from jigsaw_jax.reward.lowercase_share import lowercase_share
 from jigsaw_jax.reward.multiple_choice import multiple_choice
 from jigsaw_jax.reward.numeric import numeric
@@ -68,6 +69,8 @@ def preload(reward: Reward) -> None:
     Raises:
       IsolationError: this machine can't keep the programs of the reward "code".
     """
+    if reward.function is not None:
+        load_function(reward.function)
     if "code" in reward.weights:
         require(sandbox_of(limits_of(reward)).standing, reward)
     if "math_verify" in reward.weights:
@@ -93,6 +96,11 @@ def _code(prompt: Prompt, text: str, reward: Reward) -> tuple[float, Notes]:
     return score_code(prompt, text, reward, sandbox_of(limits_of(reward)).run)
 
 
+def _function(prompt: Prompt, text: str, reward: Reward) -> float:
+    assert reward.function is not None
+    return score_function(reward.function, prompt, text)
+
+
 def _math_verify(prompt: Prompt, text: str, reward: Reward) -> float:
     # Imported where it is used: it brings in sympy.
     from jigsaw_jax.reward.math_verify import math_equal
@@ -112,6 +120,7 @@ SCORERS: Mapping[str, Scorer] = {
     "code": _code,
     "exact": lambda prompt, text, reward: exact(_answer(text, reward), prompt.answer),
     "format": lambda _, text, reward: matches_format(text, reward.format_pattern),
+    "function": _function,
     "lowercase_share": lambda _, text, __: lowercase_share(text),
     "math_verify": _math_verify,
     "multiple_choice": lambda prompt, text, reward: multiple_choice(

@@ -1,10 +1,11 @@
 """How completions are scored."""
 
 import dataclasses
+import re
 
 from jigsaw_jax.settings import check
 
-UNTRUSTED_REWARDS = frozenset({"code", "math_verify", "reasoning_gym"})
+UNTRUSTED_REWARDS = frozenset({"code", "function", "math_verify", "reasoning_gym"})
 # Seconds of a score beyond its programs' own: starting and ending their processes.
 CODE_SPARE_S = 10.0
 REWARDS = UNTRUSTED_REWARDS | {
@@ -15,6 +16,7 @@ REWARDS = UNTRUSTED_REWARDS | {
     "numeric",
     "task",
 }
+FUNCTION = re.compile(r"([\w.]+|[^:]+\.py):[A-Za-z_]\w*")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,7 +26,9 @@ class Reward:
     Attributes:
       weights: reward name to weight; the value is the weighted sum. Names: "exact",
         "numeric", "reasoning_gym", "math_verify", "multiple_choice", "format",
-        "lowercase_share", "code", "task" (our strict scorer of the task).
+        "lowercase_share", "code", "function", "task" (our strict scorer of the task).
+      function: of your own, for the reward "function": "package.module:name" or
+        "folder/file.py:name"; docs/rewards.md has what it gets and returns.
       processes: of the pool; 0 scores on the calling thread (trusted rewards only).
       timeout_s: wall limit of one score.
       shuffled: give each score to another sample: a control that must not learn.
@@ -47,6 +51,7 @@ class Reward:
     """
 
     weights: dict = dataclasses.field(default_factory=lambda: {"task": 1.0})
+    function: str | None = None
     processes: int = 1
     timeout_s: float = 5.0
     shuffled: bool = False
@@ -79,7 +84,20 @@ class Reward:
             )
         check.at_least("Reward.processes", self.processes, 0)
         check.above("Reward.timeout_s", self.timeout_s, 0)
+        self._check_function()
         self._check_code()
+
+    def _check_function(self) -> None:
+        if ("function" in self.weights) != (self.function is not None):
+            raise ValueError(
+                "Reward.function must be set exactly where Reward.weights names "
+                f"'function', got {self.function!r} with {sorted(self.weights)}"
+            )
+        if self.function is not None and not FUNCTION.fullmatch(self.function):
+            raise ValueError(
+                "Reward.function must be 'package.module:name' or "
+                f"'folder/file.py:name', got {self.function!r}"
+            )
 
     def _check_code(self) -> None:
         check.one_of(

@@ -245,6 +245,11 @@ class Train:
                 "Objective.old_policy must be 'sampler' in mode 'async' (one group "
                 "has tokens of several versions), got 'recompute'"
             )
+        if self.simulation.costs.trains == "round" and self.pipeline.mode != "sync":
+            raise ValueError(
+                "Pipeline.mode must be 'sync' where Costs.trains is 'round', got "
+                f"{self.pipeline.mode!r}"
+            )
 
     def _check_weights_divide(self) -> None:
         """Refuse what `mesh.partition_spec` would, before anything is built."""

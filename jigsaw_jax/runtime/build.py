@@ -23,6 +23,20 @@ class RefusedError(Exception):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Problems:
+    """What is asked, and how it is spelt; needs no device.
+
+    tokenizer: text to tokens and back.
+    source: training problems.
+    held_out: problems for evaluation alone.
+    """
+
+    tokenizer: Tokenizer
+    source: PromptSource
+    held_out: PromptSource
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Parts:
     """What a run is made of.
 
@@ -54,6 +68,22 @@ def build(train: Train) -> Parts:
     Raises:
       RefusedError: a tokenizer, data or weights file can't be read or does not fit.
     """
+    problems = open_problems(train)
+    learner_mesh, sampler_mesh = meshes.build_meshes(train.mesh, jax.devices())
+    learner = build_learner(train, learner_mesh)
+    engine, channel = build_engine(train, problems.tokenizer, sampler_mesh)
+    return Parts(
+        tokenizer=problems.tokenizer,
+        source=problems.source,
+        held_out=problems.held_out,
+        engine=engine,
+        learner=learner,
+        channel=channel,
+    )
+
+
+def open_tokens(train: Train) -> Tokenizer:
+    """The tokenizer alone; raises as `build` does."""
     with _refusing("tokenizer", train.tokenizer.path or train.tokenizer.kind):
         tokenizer = open_tokenizer(train.tokenizer)
         if tokenizer.vocab_size > train.decoder.vocab_size:
@@ -61,27 +91,37 @@ def build(train: Train) -> Parts:
                 "Decoder.vocab_size must be at least the tokenizer's "
                 f"{tokenizer.vocab_size}, got {train.decoder.vocab_size!r}"
             )
+    return tokenizer
+
+
+def open_problems(train: Train) -> Problems:
+    """The tokenizer and both splits; raises as `build` does."""
+    tokenizer = open_tokens(train)
     with _refusing("data", train.data.path or train.data.task):
         source = _open(train, tokenizer, "train")
         held_out = _open(train, tokenizer, "held_out")
-    learner_mesh, sampler_mesh = meshes.build_meshes(train.mesh, jax.devices())
-    with _refusing("weights", train.weights.path or train.weights.source):
-        params = first_params(train, learner_mesh)
+    return Problems(tokenizer=tokenizer, source=source, held_out=held_out)
+
+
+def build_engine(
+    train: Train, tokenizer: Tokenizer, mesh: jax.sharding.Mesh
+) -> tuple[Engine, WeightChannel]:
+    """The sampler's device side, and the way of weights onto its mesh."""
     engine = Engine(
         train.decoder,
         train.sampler,
-        sampler_mesh,
+        mesh,
         stop_tokens=stop_tokens(train, tokenizer),
         pad_token=tokenizer.pad_id,
     )
-    return Parts(
-        tokenizer=tokenizer,
-        source=source,
-        held_out=held_out,
-        engine=engine,
-        learner=Learner(train, learner_mesh, params),
-        channel=WeightChannel(train.decoder, sampler_mesh),
-    )
+    return engine, WeightChannel(train.decoder, mesh)
+
+
+def build_learner(train: Train, mesh: jax.sharding.Mesh) -> Learner:
+    """The trainer with the run's first weights; raises as `build` does."""
+    with _refusing("weights", train.weights.path or train.weights.source):
+        params = first_params(train, mesh)
+    return Learner(train, mesh, params)
 
 
 def stop_tokens(train: Train, tokenizer: Tokenizer) -> tuple[int, ...]:

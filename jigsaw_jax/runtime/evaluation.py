@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from jigsaw_jax.data.source import PromptSource
 from jigsaw_jax.data.tokenizer import Tokenizer
@@ -138,12 +138,17 @@ class Evaluator:
 
     def run(self, loop: SampleLoop) -> Result:
         """Evaluate with an idle loop on the calling thread."""
-        for request in self.requests():
-            loop.submit(request)
-        samples: list[Sample] = []
-        while not loop.is_idle:
-            samples.extend(loop.step().finished)
-        return self.result(samples)
+        return self.result(sample_all(loop, self.requests()))
+
+
+def sample_all(loop: SampleLoop, requests: Iterable[SampleRequest]) -> list[Sample]:
+    """What an idle loop makes of these requests, on the calling thread."""
+    for request in requests:
+        loop.submit(request)
+    samples: list[Sample] = []
+    while not loop.is_idle:
+        samples.extend(loop.step().finished)
+    return samples
 
 
 def completion_text(tokenizer: Tokenizer, sample: Sample) -> str:

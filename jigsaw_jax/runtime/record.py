@@ -1,19 +1,16 @@
 """What a run leaves behind: logs, checkpoints and the summary, joined to its clock."""
 
+import collections
 import contextlib
-import dataclasses
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from jigsaw_jax.data.tokenizer import Tokenizer
 from jigsaw_jax.records import Event, Group, Sample, SampleStarted, UpdateStepped
 from jigsaw_jax.runtime.clock import Clock, process_age_s
 from jigsaw_jax.runtime.evaluation import Result
-from jigsaw_jax.runtime.export import export_policy
-from jigsaw_jax.runtime.learner import LearnerWorker
-from jigsaw_jax.runtime.sampler import SamplerWorker
 from jigsaw_jax.runtime.tally import Tally
+from jigsaw_jax.runtime.vault import Vault
 from jigsaw_jax.schedule.pipeline import Pipeline
 from jigsaw_jax.settings import Train
 from jigsaw_jax.store import checkpoint, summary
@@ -23,19 +20,6 @@ from jigsaw_jax.store.journal import EventLog
 from jigsaw_jax.store.metrics import MetricsLog
 from jigsaw_jax.store.rollouts import RolloutLog, rollout_rows
 from jigsaw_jax.store.run_dir import RunDir
-from jigsaw_jax.train.learner import Learner
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Saved:
-    """What a checkpoint held besides the learner's state.
-
-    pipeline: snapshot of the pipeline.
-    published: the samplers' weights where they differ from the learner's.
-    """
-
-    pipeline: dict[str, Any]
-    published: Any | None
 
 
 class Record:
@@ -49,9 +33,11 @@ class Record:
       clock: of the run.
       text: a completion as people read it.
       pieces: the text of each of its tokens.
+      holds_state: whether the learner's arrays are in this process.
 
     Attributes:
       journal: the event log.
+      vault: checkpoints; only read where the learner is elsewhere.
       control_s: seconds that the control loop worked, waiting excluded.
     """
 
@@ -65,6 +51,7 @@ class Record:
         clock: Clock,
         text: Callable[[Sample], str],
         pieces: Callable[[Sample], list[str]],
+        holds_state: bool = True,
     ) -> None:
         self._train = train
         self._text = text
@@ -73,12 +60,14 @@ class Record:
         self._dir = RunDir(path)
         self._dir.lock()
         checkpoint.prepare()
-        self._checkpoints = checkpoint.Checkpoints(
-            self._dir.checkpoints, train.store.checkpoints_kept
+        self.vault = Vault(
+            self._dir.checkpoints,
+            train.store.checkpoints_kept,
+            resume=resume,
+            read_only=not holds_state,
         )
-        self._step = self._checkpoints.latest_step() if resume else None
-        self._saved = {} if self._step is None else self._read(self._step)
-        self._dir.rewind(self._saved.get("offsets", {}))
+        saved = self.vault.record
+        self._dir.rewind(saved.get("offsets", {}))
         self._dir.write_config(operative)
         self.journal = EventLog(
             self._dir.events,
@@ -92,53 +81,31 @@ class Record:
         )
         self._rollouts = RolloutLog(self._dir.rollouts)
         self._evaluations = EvaluationLog(self._dir.evaluations)
-        self._tally = Tally(self._saved.get("tally", {}))
+        self._tally = Tally(saved.get("tally", {}))
         self.control_s = 0.0
 
-    def _read(self, step: int) -> dict[str, Any]:
-        return self._checkpoints.read_record(step)
+    @property
+    def path(self) -> pathlib.Path:
+        """The run directory."""
+        return self._dir.path
 
-    def restore(self, learner: Learner) -> Saved | None:
-        """Load the last checkpoint into the learner, or None where there is none."""
-        if self._step is None:
-            return None
-        abstract = {"learner": learner.abstract_state()}
-        if self._saved["has_published"]:
-            abstract["published"] = learner.abstract_params()
-        arrays, record = self._checkpoints.restore(self._step, abstract)
-        learner.load_state(arrays["learner"])
-        return Saved(pipeline=record["pipeline"], published=arrays.get("published"))
+    def commit_record(
+        self, updates: int, pipeline: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """What a checkpoint of now holds besides arrays.
 
-    def save(
-        self,
-        updates: int,
-        state: Any,
-        *,
-        published: Any | None,
-        pipeline: Mapping[str, Any],
-        logs: Mapping[str, Any],
-        wait: bool,
-        on_durable: Callable[[int], None],
-    ) -> None:
-        """Write a checkpoint; `logs` is what `log_state` gave with the snapshot."""
-        arrays = {"learner": state}
-        if published is not None:
-            arrays["published"] = published
-        record = {
+        Args:
+          updates: that it holds.
+          pipeline: snapshot of now.
+
+        Returns:
+          JSON values: where the logs end and what was tallied among them.
+        """
+        return {
             "updates": updates,
             "seed": self._train.seed,
             "pipeline_name": self._train.pipeline_name,
             "pipeline": dict(pipeline),
-            "has_published": published is not None,
-            **logs,
-        }
-        self._checkpoints.save(
-            updates, arrays, record, wait=wait, on_durable=on_durable
-        )
-
-    def log_state(self) -> dict[str, Any]:
-        """Where the logs end and what was tallied, for the checkpoint's record."""
-        return {
             "offsets": self._dir.offsets(self.journal, self._metrics),
             "tally": self._tally.snapshot(),
         }
@@ -173,50 +140,51 @@ class Record:
     def stepped(
         self,
         event: UpdateStepped,
-        standing: Mapping[str, int],
+        standing: Mapping[str, Any],
         *,
         pipeline: Pipeline,
-        learner: LearnerWorker,
-        sampler: SamplerWorker,
-        timeouts: int,
+        metrics: Mapping[str, float],
+        learner_busy: collections.deque[tuple[float, float]],
+        sampler_busy: collections.deque[tuple[float, float, int]],
+        whole: Callable[[Group], Group],
     ) -> tuple[dict[str, Any], list[Group]]:
         """Log an update.
 
         Args:
           event: the step.
-          standing: version and round in which it stepped.
+          standing: version and round in which it stepped, and other counts.
           pipeline: after the step.
-          learner: for its metrics and times.
-          sampler: for its times.
-          timeouts: scores that hung, so far.
+          metrics: of the learner.
+          learner_busy: what it computed; taken out.
+          sampler_busy: what the samplers computed; taken out.
+          whole: a group with its completions, called where they are written.
 
         Returns:
           The update's record and the groups that it trained.
         """
         groups, record = self._tally.stepped(
-            event, learner.busy, sampler.busy, staleness=pipeline.staleness
+            event, learner_busy, sampler_busy, staleness=pipeline.staleness
         )
         self._tally.first_step(event.now_s, process_age_s())
         record |= {
             **standing,
             "time_s": process_age_s(),
-            "reward/timeouts": timeouts,
             "frontier/groups": pipeline.frontier_groups,
             **{f"ledger/{k}": v for k, v in pipeline.ledger_counts().items()},
-            **learner.metrics.pop(event.update),
+            **metrics,
         }
         self._tally.mismatch(record.get("mismatch/logprob_abs_max"))
         self._metrics.record(event.update, record)
         if event.update % self._train.store.rollouts_every == 0:
             # Text is made where it is written: decoding is most of what a log costs.
-            rows = self._rollout_rows(event.update, groups)
+            rows = self._rollout_rows(event.update, groups, whole)
             self._rollouts.write(event.update, rows)
         return {"update": event.update, **record}, groups
 
     def _rollout_rows(
-        self, update: int, groups: Sequence[Group]
+        self, update: int, groups: Sequence[Group], whole: Callable[[Group], Group]
     ) -> Iterator[dict[str, Any]]:
-        for group in groups:
+        for group in map(whole, groups):
             texts = [self._text(sample) for sample in group.samples]
             pieces = [self._pieces(sample) for sample in group.samples]
             yield from rollout_rows(group, update=update, texts=texts, pieces=pieces)
@@ -236,24 +204,30 @@ class Record:
 
     # The end.
 
-    def export(self, params: Any, tokenizer: Tokenizer) -> None:
-        """Write the policy as a Hugging Face folder, where `Store.export` asks."""
-        if self._train.store.export == "hf":
-            export_policy(self._train, params, tokenizer, self._dir.export)
+    @property
+    def export_path(self) -> pathlib.Path:
+        """Where the policy is exported to."""
+        return self._dir.export
 
     def abandon(self) -> None:
         """Close the logs of a run that an error ended; the last commit stands."""
         # A save under way ends first: cut off by the interpreter's end, Orbax fills
         # the terminal with errors of its own. What can't be closed, on a full disk
         # say, must not hide why the run ended.
-        for log in (self._checkpoints, self._rollouts, self._metrics, self.journal):
+        for log in (self.vault, self._rollouts, self._metrics, self.journal):
             with contextlib.suppress(StoreError):
                 log.close()
         self._dir.unlock()
 
-    def close(self, *, pipeline: Pipeline, compilations: int) -> None:
+    def close(
+        self,
+        *,
+        pipeline: Pipeline,
+        compilations: int,
+        workers: Sequence[Mapping[str, Any]],
+    ) -> None:
         """Write summary.json and close every file."""
-        self._checkpoints.close()
+        self.vault.close()
         self._rollouts.close()
         self._metrics.close()
         self.journal.close()
@@ -269,6 +243,7 @@ class Record:
                 "peak_rss_mb": summary.peak_rss_mb(),
                 "wall_s": process_age_s(),
                 "control_s": self.control_s,
+                "workers": [dict(worker) for worker in workers],
             }
         )
         self._dir.unlock()

@@ -20,7 +20,7 @@ import numpy as np
 from jigsaw_jax import settings
 from jigsaw_jax.model import lora
 from jigsaw_jax.records import Group
-from jigsaw_jax.train import metrics, optimizer, packing, sequences
+from jigsaw_jax.train import gradient, metrics, optimizer, packing, sequences
 from jigsaw_jax.train.gradient import Policies, Rewards
 from jigsaw_jax.train.programs import Programs
 from jigsaw_jax.types import Params
@@ -150,6 +150,37 @@ class Learner:
             self._train.optimizer, update, self._train.updates
         )
         return metrics.of_update(self._step(rate), rate)
+
+    def follow(self, params: Params, version: int) -> None:
+        """Go by another learner's weights from now on, which serve as `version`."""
+        self._params = jax.device_put(params, self._programs.params_sharding)
+        self.begin_round(version)
+
+    def take_sums(self) -> tuple[dict[str, Any], int]:
+        """Take away what was summed since the last step.
+
+        Returns:
+          Sums on the host, and how many tokens trained, for another's `add_sums`.
+        """
+        taken = jax.device_get(self._totals), self._num_trained
+        zeros = jax.tree.map(np.zeros_like, taken[0])
+        self._totals = _placed_like(zeros, self._totals)
+        self._num_trained = 0
+        return taken
+
+    def add_sums(self, sums: dict[str, Any], num_trained: int) -> None:
+        """Add what another learner summed for this update, under the same weights."""
+        own = jax.device_get(self._totals)
+        both = jax.tree.map(np.add, own, sums)
+        both[gradient.MAXIMUM] = np.maximum(
+            own[gradient.MAXIMUM], sums[gradient.MAXIMUM]
+        )
+        self._totals = _placed_like(both, self._totals)
+        self._num_trained += num_trained
+
+    def abstract_sums(self) -> dict[str, Any]:
+        """Shapes of what `take_sums` takes."""
+        return jax.eval_shape(lambda: self._totals)
 
     def warm_up_step(
         self, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
@@ -302,6 +333,10 @@ class Learner:
         )
         self._num_trained, self._is_fresh = 0, False
         return {name: float(value) for name, value in jax.device_get(sums).items()}
+
+
+def _placed_like(arrays: Any, placed: Any) -> Any:
+    return jax.device_put(arrays, jax.tree.map(lambda x: x.sharding, placed))
 
 
 def _abstract(tree: Any) -> Any:

@@ -110,7 +110,12 @@ class ClusterCrew:
 
     def gather(self) -> None:
         """Wait until learner and samplers are ready."""
-        self._fleet.listen(self._ears.hear, self._roster.lost, self._post)
+        self._fleet.listen(
+            self._ears.hear,
+            self._roster.lost,
+            self._post,
+            self._roster.look_around,
+        )
         self._roster.open(
             run_dir=str(self._record.path.absolute()),
             step=self._record.vault.step,

@@ -32,6 +32,8 @@ from jigsaw_jax.settings import Train
 # How long a worker holds an empty answer back, and how often the poll looks around.
 DRAIN_S = 1.0
 POLL_S = 0.2
+# How often hosts that have joined are looked for.
+LOOK_S = 5.0
 
 
 @dataclasses.dataclass(eq=False)
@@ -161,12 +163,15 @@ class Fleet:
         self.on_batch: Callable[[Hand, list[Any], Any, Any], None]
         self.on_loss: Callable[[Hand, str], None]
         self.on_error: Callable[[ThreadFailed], None]
+        self.on_look: Callable[[], None]
+        self._looked_s = 0.0
 
     def listen(
         self,
         on_batch: Callable[[Hand, list[Any], Any, Any], None],
         on_loss: Callable[[Hand, str], None],
         on_error: Callable[[ThreadFailed], None],
+        on_look: Callable[[], None],
     ) -> None:
         """Say who is told, from the listening thread, from a new epoch on.
 
@@ -175,8 +180,10 @@ class Fleet:
             and to a list of objects.
           on_loss: takes a worker and why it is lost; it is dead by then.
           on_error: takes what the listening thread died of.
+          on_look: called every few seconds.
         """
         self.on_batch, self.on_loss, self.on_error = on_batch, on_loss, on_error
+        self.on_look = on_look
         self.epoch += 1
         if self._thread is None:
             self._thread = threading.Thread(
@@ -256,6 +263,9 @@ class Fleet:
         for ref in ready:
             self._hear(asked.pop(ref))
         now_s = self._clock.now_s()
+        if now_s - self._looked_s >= LOOK_S:
+            self._looked_s = now_s
+            self.on_look()
         for hand in asked.values():
             limit_s = self._limit_s(hand)
             if now_s - hand.asked_s > limit_s:

@@ -49,6 +49,7 @@ class Head:
     def __init__(self, address: str, train: Train) -> None:
         self._address = address
         self._train = train
+        self._is_ours = True
         self.num_local = num_local(address)
         if self.num_local and train.cluster.samplers not in (0, self.num_local - 1):
             raise ClusterError(
@@ -57,7 +58,7 @@ class Head:
             )
 
     def open(self) -> None:
-        """Start or join.
+        """Start or join, unless this process has done so already.
 
         Raises:
           ClusterError: Ray is not installed, or no cluster answers.
@@ -72,6 +73,9 @@ class Head:
                 "--cluster needs Ray; install the extra: pip install 'jigsaw-jax"
                 "[cluster]'"
             ) from None
+        if ray.is_initialized():
+            self._is_ours = False
+            return
         logging.getLogger("ray").setLevel(logging.ERROR)
         common = {"log_to_driver": False, "logging_level": logging.ERROR}
         try:
@@ -107,6 +111,22 @@ class Head:
             return lost
         return None
 
+    def free_places(self, used: set[str | None], num: int) -> list[Place]:
+        """Hosts that have joined since and have no worker.
+
+        Args:
+          used: nodes that have one.
+          num: samplers that there are.
+
+        Returns:
+          A place for each sampler that is wanted and has room.
+        """
+        if self.num_local:
+            return []
+        free = [Place(node=node) for node in self.nodes() if node not in used]
+        wanted = self._train.cluster.samplers
+        return free[: max(wanted - num, 0)] if wanted else free
+
     def nodes(self) -> list[str]:
         """Ids of the hosts that are alive, this one first."""
         import ray
@@ -119,7 +139,8 @@ class Head:
         """Let go; what was started here ends."""
         import ray
 
-        ray.shutdown()
+        if self._is_ours:
+            ray.shutdown()
 
 
 def num_local(address: str) -> int:

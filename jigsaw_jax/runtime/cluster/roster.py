@@ -35,6 +35,11 @@ class WorkerFailedError(Exception):
     """What a thread of another process died of; its traceback is the message."""
 
 
+def _sampler(index: int) -> str:
+    """The name of the i-th worker, of which the learner is number 0."""
+    return f"sampler-{index - 1}"
+
+
 def _ignore(hand: Hand) -> None:
     del hand
 
@@ -111,7 +116,7 @@ class Roster:
         with self.lock:
             for index, place in enumerate(self._head.places()):
                 if index:
-                    self._take(f"sampler-{index - 1}", place, index)
+                    self._take(_sampler(index), place, index)
             place = self._head.places()[0]
             learner = self._hire(LEARNER, "train", place, 0)
             learner.command("learn", run_dir, step, version)
@@ -303,6 +308,19 @@ class Roster:
                 self._replace(hand)
             self.changed.notify_all()
 
+    def look_around(self) -> None:
+        """Hire on hosts that have joined, and for samplers whose host had gone."""
+        with self.lock:
+            if self._is_closed or not self.is_open:
+                return
+            hands = self.hands()
+            used = {hand.place.node for hand in hands}
+            names = {hand.name for hand in hands}
+            for place in self._head.free_places(used, len(hands) - 1):
+                index = next(i for i in range(1, 1 << 20) if _sampler(i) not in names)
+                names.add(_sampler(index))
+                self._hire(_sampler(index), "sample", place, index)
+
     def progressed(self) -> None:
         """An update has stepped: what was lost before it is made good."""
         self._fleet.losses = 0
@@ -325,7 +343,7 @@ class Roster:
             self._publish_when_all_have_it()
         place = self._head.place_of(hand.place)
         if place is not None:
-            index = 1 + int(hand.name.rpartition("-")[2])
+            index = 1 + int(hand.name.removeprefix("sampler-"))
             self._hire(hand.name, "sample", place, index)
 
     def failed(self, thread: str, kind: str, text: str, trace: str) -> None:

@@ -54,7 +54,7 @@ def test_a_write_that_fails_leaves_nothing_behind(folder, tmp_path):
     assert [path.name for path in (tmp_path / "weights").iterdir()] == ["a"]
 
 
-@pytest.mark.parametrize("ticket", ["../a", "/etc/passwd", "", "a/b"])
+@pytest.mark.parametrize("ticket", ["../a", "/etc/passwd", "", "..", "a/b"])
 def test_a_ticket_does_not_lead_out_of_the_folder(folder, ticket):
     with pytest.raises(CarrierError, match="plain file name"):
         folder.get(ticket, [1], 0.0)

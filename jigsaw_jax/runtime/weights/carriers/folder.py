@@ -122,7 +122,7 @@ class FolderCarrier:
 
     def _path(self, key: str) -> pathlib.Path:
         # A ticket comes from outside and must not lead out of the folder.
-        if pathlib.PurePath(key).name != key:
+        if key in ("", ".", "..") or pathlib.PurePath(key).name != key:
             raise CarrierError(f"key must be a plain file name, got {key!r}")
         return self._folder / key
 

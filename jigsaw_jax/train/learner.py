@@ -152,8 +152,10 @@ class Learner:
         return metrics.of_update(self._step(rate), rate)
 
     def follow(self, params: Params, version: int) -> None:
-        """Go by another learner's weights from now on, which serve as `version`."""
-        self._params = jax.device_put(params, self._programs.params_sharding)
+        """Go by another learner's weights, frozen ones too, which serve as `version`."""
+        trained, frozen = lora.split(params)
+        self._params = jax.device_put(trained, self._programs.params_sharding)
+        self.frozen = jax.device_put(frozen, self._programs.frozen_sharding)
         self.begin_round(version)
 
     def take_sums(self) -> tuple[dict[str, Any], int]:

@@ -226,7 +226,8 @@ class ClusterCrew:
         with self._roster.lock:
             helper = self._roster.helper()
             own, helped = self._shares.hand(groups, has_helper=helper is not None)
-            _hand_over(self._roster.learner, own, update)
+            if own:
+                _hand_over(self._roster.learner, own, update)
             if helper is not None and helped:
                 _hand_over(helper, helped, update)
 

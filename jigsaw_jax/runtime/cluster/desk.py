@@ -133,18 +133,20 @@ class Desk:
 
         self._helper = HelperDuty(
             self._train,
-            self._sampler.weights(),
-            self._sampler.version,
+            self._name,
             outbox=self.outbox,
             clock=self._clock,
             fail=self._failed,
         )
 
     def _load(self, values: list[Any], refs: list[Any]) -> None:
-        version, names = values
-        self._sampler.load(wire.read(int, version), names, refs)
+        self._sampler.load(values, refs)
         if self._helper is not None:
-            self._helper.follow(self._sampler.weights(), version)
+            self._helper.follow(self._sampler.weights(), self._sampler.version)
+
+    def _again(self, values: list[Any], refs: list[Any]) -> None:
+        del refs
+        self._learner.again(wire.read(int, values[0]))
 
     def _prompt(self, values: list[Any], refs: list[Any]) -> None:
         del refs
@@ -210,6 +212,7 @@ _COMMANDS: dict[str, Command] = {
     "learn": Desk._learn,
     "help": Desk._help,
     "load": Desk._load,
+    "again": Desk._again,
     "prompt": Desk._prompt,
     "admit": Desk._admit,
     "cancel": Desk._cancel,

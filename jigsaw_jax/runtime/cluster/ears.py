@@ -1,6 +1,6 @@
 """What the workers say, each message to whom it concerns; on the fleet's thread.
 
-event, stepped, finished -> control loop      weights, loaded, helps -> roster
+event, stepped, finished -> control loop      weights, loaded -> roster
 score -> who asked for it                     sums -> learner's step
 interval -> event log and busy times          guest, done -> who waits for them
 """
@@ -17,8 +17,9 @@ from jigsaw_jax.records import Event, SampleId, Score
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.cluster.fleet import Hand
 from jigsaw_jax.runtime.cluster.guests import Guests
+from jigsaw_jax.runtime.cluster.offers import Weights
 from jigsaw_jax.runtime.cluster.remote import Register, Remote
-from jigsaw_jax.runtime.cluster.roster import Roster, Weights
+from jigsaw_jax.runtime.cluster.roster import Roster
 from jigsaw_jax.runtime.cluster.shares import Shares
 from jigsaw_jax.runtime.intervals import Intervals
 from jigsaw_jax.runtime.payloads import Payloads
@@ -118,10 +119,6 @@ class Ears:
         self._roster.learner.command("add", num_trained, names, refs=refs)
         self._roster.learner.command("step", wire.plain(step))
 
-    def _hear_helps(self, hand: Hand, values: list[Any], beside: Any) -> None:
-        del values, beside
-        self._roster.take_helper(hand)
-
     def _event(self, cls: type[Event], plain: Any, hand: Hand) -> Any:
         event = wire.read(cls, plain)
         if not hand.offset_s:
@@ -184,11 +181,24 @@ class Ears:
             self.learner_busy.append((start_s, end_s))
 
     def _hear_weights(self, hand: Hand, values: list[Any], beside: Any) -> None:
-        version, start_s, trained, frozen, first, num = values
+        version, run, start_s, trained, num_trained, frozen, first, num = values
         refs = ray.get(beside[1])[first : first + num]
-        start_s += hand.offset_s
-        self._roster.take_weights(Weights(version, start_s, trained, frozen, refs))
         hand.version = version
+        self._roster.take_weights(
+            Weights(
+                version=version,
+                run=run,
+                start_s=start_s + hand.offset_s,
+                trained=trained,
+                trained_refs=refs[:num_trained],
+                frozen=frozen,
+                frozen_refs=refs[num_trained:],
+            )
+        )
+
+    def _hear_unloaded(self, hand: Hand, values: list[Any], beside: Any) -> None:
+        del beside
+        self._roster.take_unloaded(hand, *values)
 
     def _hear_loaded(self, hand: Hand, values: list[Any], beside: Any) -> None:
         del beside
@@ -223,9 +233,9 @@ _HEARD: dict[str, Reader] = {
     "guest": Ears._hear_guest,
     "interval": Ears._hear_interval,
     "weights": Ears._hear_weights,
+    "unloaded": Ears._hear_unloaded,
     "loaded": Ears._hear_loaded,
     "sums": Ears._hear_sums,
-    "helps": Ears._hear_helps,
     "say": Ears._hear_say,
     "done": Ears._hear_done,
     "failed": Ears._hear_failed,

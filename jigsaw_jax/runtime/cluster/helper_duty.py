@@ -5,15 +5,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from jigsaw_jax import mesh as meshes
-from jigsaw_jax.model import lora
 from jigsaw_jax.records import Event
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
-from jigsaw_jax.runtime.cluster import leaves
+from jigsaw_jax.runtime.cluster import leaves, offers
 from jigsaw_jax.runtime.cluster.learner_duty import fetch
-from jigsaw_jax.runtime.cluster.outbox import Outbox
+from jigsaw_jax.runtime.cluster.outbox import Lanes, Outbox
 from jigsaw_jax.runtime.learner import LearnerWorker
 from jigsaw_jax.runtime.threads import ThreadFailed, Turns
 from jigsaw_jax.settings import Train
@@ -25,8 +25,7 @@ class HelperDuty:
 
     Args:
       train: the run.
-      params: all weights, on the host.
-      version: theirs.
+      name: of the worker.
       outbox: takes messages.
       clock: of this process.
       fail: takes what a thread died of.
@@ -35,8 +34,7 @@ class HelperDuty:
     def __init__(
         self,
         train: Train,
-        params: Any,
-        version: int,
+        name: str,
         *,
         outbox: Outbox,
         clock: Clock,
@@ -50,25 +48,26 @@ class HelperDuty:
         self._outbox = outbox
         self._fail = fail
         mesh = meshes.learner_mesh(own, jax.devices())
-        self._learner = Learner(train, mesh, params)
-        self._learner.begin_round(version)
+        trained, frozen = offers.shapes(train.decoder)
+        zeros = jax.tree.map(
+            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), {**frozen, **trained}
+        )
+        self._learner = Learner(train, mesh, zeros)
         self._learner.compile()
         self._worker = LearnerWorker(
             self._learner,
             turns=Turns(is_shared=False),
-            journal=outbox,
+            journal=Lanes(name, outbox),
             clock=clock,
             post=self._post,
             is_published=True,
         )
         self._worker.thread.start()
         self._refs: list[Any] = []
-        outbox.post("helps")
 
     def follow(self, params: Any, version: int) -> None:
-        """Go by a new version's weights."""
-        trained, _ = lora.split(params)
-        self._worker.thread.do(self._learner.follow, trained, version)
+        """Go by a version's weights, all of them."""
+        self._worker.thread.do(self._learner.follow, params, version)
 
     def accumulate(self, update: int, groups: Any, refs: Sequence[Any]) -> None:
         """Fetch completions and add their gradient sums."""

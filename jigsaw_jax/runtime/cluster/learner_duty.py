@@ -23,7 +23,7 @@ from jigsaw_jax.records import (
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.build import build_learner, open_problems
 from jigsaw_jax.runtime.clock import Clock
-from jigsaw_jax.runtime.cluster import leaves
+from jigsaw_jax.runtime.cluster import leaves, offers
 from jigsaw_jax.runtime.cluster.outbox import Outbox
 from jigsaw_jax.runtime.compilations import CompilationCounter
 from jigsaw_jax.runtime.devices import prepare_devices
@@ -32,6 +32,8 @@ from jigsaw_jax.runtime.learner import LearnerWorker
 from jigsaw_jax.runtime.start import warm_up_policy
 from jigsaw_jax.runtime.threads import ThreadFailed, Turns
 from jigsaw_jax.runtime.vault import Vault
+from jigsaw_jax.runtime.weights import Offer, Sender
+from jigsaw_jax.runtime.weights.carriers.ray_objects import RayCarrier
 from jigsaw_jax.settings import Train
 from jigsaw_jax.store.files import StoreError
 from jigsaw_jax.store.run_dir import RunDir
@@ -98,9 +100,13 @@ class LearnerDuty:
             is_published=first is None,
         )
         self._worker.thread.start()
-        self._refs: list[Any] = []
-        frozen_names, self._frozen = leaves.put(self._learner.frozen)
-        self._send(self._published, version, frozen_names)
+        carriers = [RayCarrier(clock)]
+        # A number in the name keeps the versions of an earlier life apart.
+        self._run = f"{run_dir}#{outbox.epoch}"
+        self._sender = Sender(self._run, carriers, clock=clock)
+        # The sender of what is frozen keeps its objects alive for samplers to come.
+        self._frozen_sender = Sender(self._run, carriers, clock=clock)
+        self._send(self._published, version, is_first=True)
 
     def _restore(self) -> Any:
         """The round's weights where they are no more the learner's."""
@@ -130,6 +136,10 @@ class LearnerDuty:
         """Send the weights."""
         self._worker.thread.do(self._worker.publish, version, self._send)
 
+    def again(self, version: int) -> None:
+        """Send the last version once more: a sampler did not get it."""
+        self._worker.thread.do(self._again, version)
+
     def save(self, updates: int, record: dict[str, Any], *, is_final: bool) -> None:
         """Commit state and record."""
         self._worker.thread.do(self._save, updates, record, is_final)
@@ -158,16 +168,31 @@ class LearnerDuty:
             raise PayloadLostError(str(error).split("\n")[0]) from error
         self._learner.add_sums(sums, num)
 
-    def _send(
-        self, params: Any, version: int, frozen_names: Sequence[str] = ()
-    ) -> None:
+    def _send(self, params: Any, version: int, is_first: bool = False) -> None:
         start_s = self._clock.now_s()
         self._published = params
-        names, self._refs = leaves.put(params)
-        refs = [*self._refs, *(self._frozen if frozen_names else ())]
+        offer = self._sender.publish(params, version, within_s=offers.WITHIN_S)
+        self._offer(offer, version, start_s, is_first)
+
+    def _offer(
+        self, offer: Offer, version: int, start_s: float, is_first: bool
+    ) -> None:
+        trained, refs = offers.plain(offer)
+        num, frozen = len(refs), None
+        if is_first:
+            still = self._frozen_sender.publish(
+                self._learner.frozen, version, within_s=offers.WITHIN_S
+            )
+            frozen, frozen_refs = offers.plain(still)
+            refs = [*refs, *frozen_refs]
         self._outbox.post(
-            "weights", version, start_s, names, list(frozen_names), refs=refs
+            "weights", version, self._run, start_s, trained, num, frozen, refs=refs
         )
+
+    def _again(self, version: int) -> None:
+        offer = self._sender.again(within_s=offers.WITHIN_S)
+        if offer is not None:
+            self._offer(offer, version, self._clock.now_s(), False)
 
     def _save(self, updates: int, record: dict[str, Any], is_final: bool) -> None:
         def durable(updates: int) -> None:

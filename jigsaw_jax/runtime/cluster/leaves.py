@@ -1,4 +1,4 @@
-"""Weights as named host arrays in Ray's store, and back; every leaf accounted for."""
+"""Gradient sums as named host arrays in Ray's store; every leaf accounted for."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,9 +7,6 @@ import jax
 import numpy as np
 import ray
 
-from jigsaw_jax.model import decoder as model
-from jigsaw_jax.model import lora
-from jigsaw_jax.settings import Decoder
 from jigsaw_jax.types import Params
 
 
@@ -38,19 +35,9 @@ def get(names: Sequence[str], refs: Sequence[Any], shapes: Params) -> Params:
     keys = [jax.tree_util.keystr(path) for path, _ in wanted]
     if sorted(names) != sorted(keys):
         odd = sorted(set(names) ^ set(keys))
-        raise ValueError(f"weights must match leaf for leaf, got {odd[:5]}")
+        raise ValueError(f"sums must match leaf for leaf, got {odd[:5]}")
     found = dict(zip(names, ray.get(list(refs)), strict=True))
     for key, (_, shape) in zip(keys, wanted, strict=True):
         if found[key].shape != shape.shape:
-            raise ValueError(
-                f"weight {key} must be {shape.shape}, got {found[key].shape}"
-            )
+            raise ValueError(f"sum {key} must be {shape.shape}, got {found[key].shape}")
     return jax.tree_util.tree_unflatten(treedef, [found[key] for key in keys])
-
-
-def shapes(decoder: Decoder) -> tuple[Params, Params]:
-    """Shapes of what trains and of what is frozen."""
-    whole = jax.eval_shape(
-        lambda: model.init_params(decoder.base, 0) | model.init_adapters(decoder, 0)
-    )
-    return lora.split(whole)

@@ -121,3 +121,25 @@ class Outbox:
             "items": messages,
         }
         return wire.to_bytes(head), b"".join(parts), refs
+
+
+class Lanes:
+    """Names the worker in intervals, and in the tracks of slots, numbered from 0.
+
+    Args:
+      name: of the worker.
+      outbox: takes them.
+    """
+
+    def __init__(self, name: str, outbox: Outbox) -> None:
+        self._name = name
+        self._outbox = outbox
+
+    def interval(
+        self, track: str, name: str, start_s: float, end_s: float, **fields: Any
+    ) -> None:
+        """As in the event log."""
+        head, slash, lane = track.partition("/")
+        if slash:
+            track = f"{head}/{self._name}/{lane}"
+        self._outbox.interval(track, name, start_s, end_s, worker=self._name, **fields)

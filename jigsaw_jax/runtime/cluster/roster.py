@@ -8,7 +8,6 @@ A sampler joins the pipeline only with the weights that are served, so a replace
 never samples with older ones.
 """
 
-import dataclasses
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,6 +17,8 @@ from jigsaw_jax.runtime.build import RefusedError
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster.fleet import Fleet, Hand
 from jigsaw_jax.runtime.cluster.head import Head
+from jigsaw_jax.runtime.cluster.offers import Weights
+from jigsaw_jax.runtime.cluster.publishing import Publishing
 from jigsaw_jax.runtime.crew import CrewLostError
 from jigsaw_jax.runtime.threads import ThreadFailed
 from jigsaw_jax.settings import Train
@@ -27,6 +28,8 @@ from jigsaw_jax.store.journal import EventLog
 LEARNER = "learner"
 # How often the log says that a worker lives.
 BEAT_S = 5.0
+# How often weights are sent again in a run.
+TRIES_MAX = 20
 # Errors of a worker that mean the same here.
 _KNOWN = {"StoreError": StoreError, "RefusedError": RefusedError}
 
@@ -44,17 +47,6 @@ def _ignore(hand: Hand) -> None:
     del hand
 
 
-@dataclasses.dataclass(frozen=True)
-class Weights:
-    """A version on its way: leaf names of what trains and what is frozen, objects."""
-
-    version: int
-    start_s: float
-    trained: list[str]
-    frozen: list[str]
-    refs: list[Any]
-
-
 class Roster:
     """Keeps the workers of one life of the control loop; from any thread, locked.
 
@@ -69,7 +61,6 @@ class Roster:
 
     Attributes:
       lock: held for every change, here and in the crew.
-      weights: that the samplers have or are being sent.
       is_open: whether the pipeline has been told who is there.
       on_lost: told of each sampler that is lost.
       on_joined: told of each that joins.
@@ -93,12 +84,12 @@ class Roster:
         self._clock = clock
         self._post = post
         self._published = published
-        self._awaited: set[str] | None = None
+        self._publishing = Publishing()
         self._failure: BaseException | None = None
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
-        self.weights: Weights | None = None
         self._is_closed = False
+        self._tries = 0
         self.is_open = False
         self.on_lost: Callable[[Hand], None] = _ignore
         self.on_joined: Callable[[Hand], None] = _ignore
@@ -139,8 +130,11 @@ class Roster:
         self._mark(hand, "hired", index=index)
         if role == "sample":
             hand.command("sample")
-            if self.weights is not None:
-                self._send(hand, self.weights)
+            if self._train.cluster.role_switch_after:
+                # Compiled ahead, so that nothing is at the change.
+                hand.command("help")
+            if self._publishing.weights is not None:
+                self._send(hand, self._publishing.weights)
             hand.flush()
         return hand
 
@@ -178,8 +172,8 @@ class Roster:
     def settle(self) -> None:
         """The pipeline is told who is there; the weights that they have are served."""
         self.is_open = True
-        self._awaited = None
-        self._switch(self.weights_version)
+        self._publishing.settle()
+        self._switch(self._publishing.version)
 
     def close(self) -> None:
         """End the learner, and take no more notice of losses."""
@@ -202,28 +196,36 @@ class Roster:
 
     # Weights.
 
-    def take_weights(self, weights: Weights) -> None:
+    def take_weights(self, offered: Weights) -> None:
         """Send a version to every sampler; it is published when all have it."""
-        self.weights = weights
-        self._awaited = set()
-        for hand in self.hands():
-            if hand.role == "train":
-                continue
-            if hand.is_joined:
-                self._awaited.add(hand.worker)
+        hands = [hand for hand in self.hands() if hand.role != "train"]
+        awaited = [hand.worker for hand in hands if hand.is_joined]
+        weights = self._publishing.begin(offered, awaited)
+        for hand in hands:
             self._send(hand, weights)
             hand.flush()
         self._publish_when_all_have_it()
 
     def _send(self, hand: Hand, weights: Weights) -> None:
-        # What is frozen is read only by a sampler that has none yet.
         hand.wanted = weights.version
         hand.command(
             "load",
             weights.version,
-            [weights.trained, weights.frozen],
-            refs=weights.refs,
+            weights.run,
+            weights.trained,
+            len(weights.trained_refs),
+            weights.frozen,
+            refs=[*weights.trained_refs, *weights.frozen_refs],
         )
+
+    def take_unloaded(self, hand: Hand, version: int, reason: str) -> None:
+        """A version did not arrive; the learner sends it again."""
+        self._mark(hand, "unloaded", version=version, reason=reason)
+        self._tries += 1
+        if self._tries > TRIES_MAX:
+            self.fail(RuntimeError(f"weights don't reach {hand.name}: {reason}"))
+        elif version == self._publishing.version:
+            self.learner.command("again", version)
 
     def take_loaded(self, hand: Hand, version: int, end_s: float) -> None:
         """A worker has placed a version and decodes with it."""
@@ -231,15 +233,10 @@ class Roster:
         self._mark(hand, "loaded", version=version)
         if version == hand.wanted and not hand.is_joined and hand.role == "sample":
             self._join(hand)
-        if self._awaited is not None and version == self.weights_version:
-            self._awaited.discard(hand.worker)
+        if version == self._publishing.version:
+            self._publishing.drop(hand.worker)
             self._publish_when_all_have_it(end_s)
         self.changed.notify_all()
-
-    @property
-    def weights_version(self) -> int:
-        """Of the weights sent last; -1 before the first."""
-        return -1 if self.weights is None else self.weights.version
 
     def _join(self, hand: Hand) -> None:
         hand.is_joined = True
@@ -249,13 +246,11 @@ class Roster:
         self.on_joined(hand)
 
     def _publish_when_all_have_it(self, end_s: float | None = None) -> None:
-        if self._awaited is None or self._awaited or not self.is_open:
-            return
-        self._awaited = None
-        assert self.weights is not None
-        self._switch(self.weights.version)
-        end_s = self._clock.now_s() if end_s is None else end_s
-        self._published(self.weights.version, self.weights.start_s, end_s)
+        weights = self._publishing.take_done() if self.is_open else None
+        if weights is not None:
+            self._switch(weights.version)
+            end_s = self._clock.now_s() if end_s is None else end_s
+            self._published(weights.version, weights.start_s, end_s)
 
     # Roles.
 
@@ -267,21 +262,14 @@ class Roster:
         if not after or version < after or has_helper or len(samplers) < 2:
             return
         hand = samplers[0]
-        hand.role, hand.is_joined = "help", False
         self._post(self._gone(hand))
-        hand.command("help")
-        hand.flush()
+        hand.role = "help"
         self._mark(hand, "role", version=version)
-
-    def take_helper(self, hand: Hand) -> None:
-        """It has compiled what it needs."""
-        hand.is_joined = True
-        self._mark(hand, "helps", version=hand.version)
 
     def helper(self) -> Hand | None:
         """Who sums gradients beside the learner, with the weights of now."""
         for hand in self.hands():
-            is_ready = hand.is_joined and hand.version == self.weights_version
+            is_ready = hand.is_joined and hand.version == self._publishing.version
             if hand.role == "help" and is_ready:
                 return hand
         return None
@@ -338,9 +326,8 @@ class Roster:
         if hand.is_joined and self.is_open and hand.role == "sample":
             self._post(self._gone(hand))
         self.on_lost(hand)
-        if self._awaited is not None:
-            self._awaited.discard(hand.worker)
-            self._publish_when_all_have_it()
+        self._publishing.drop(hand.worker)
+        self._publish_when_all_have_it()
         place = self._head.place_of(hand.place)
         if place is not None:
             index = 1 + int(hand.name.removeprefix("sampler-"))

@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from ray.exceptions import RayError
 
 from jigsaw_jax import mesh as meshes
 from jigsaw_jax.records import (
@@ -24,14 +23,16 @@ from jigsaw_jax.reward.pool import RewardPool
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.build import build_engine, open_tokens
 from jigsaw_jax.runtime.clock import Clock
-from jigsaw_jax.runtime.cluster import leaves
-from jigsaw_jax.runtime.cluster.outbox import Outbox
+from jigsaw_jax.runtime.cluster import offers
+from jigsaw_jax.runtime.cluster.outbox import Lanes, Outbox
 from jigsaw_jax.runtime.compilations import CompilationCounter
 from jigsaw_jax.runtime.devices import prepare_devices
 from jigsaw_jax.runtime.evaluation import completion_text
 from jigsaw_jax.runtime.publisher import Publisher
 from jigsaw_jax.runtime.sampler import SamplerWorker
 from jigsaw_jax.runtime.threads import ThreadFailed, Turns
+from jigsaw_jax.runtime.weights import Offer, Receiver, StaleError, WeightError
+from jigsaw_jax.runtime.weights.carriers.ray_objects import RayCarrier
 from jigsaw_jax.sample.loop import SampleLoop, SampleRequest
 from jigsaw_jax.settings import Train
 
@@ -71,14 +72,16 @@ class SamplerDuty:
         self._tokenizer = open_tokens(train)
         mesh = meshes.sampler_mesh(own, jax.devices())
         self._engine, self._channel = build_engine(train, self._tokenizer, mesh)
-        self._shapes = leaves.shapes(train.decoder)
         self._pool = RewardPool(train.reward)
         self._prompts: dict[tuple[SampleId, int], Prompt] = {}
         self._finished: dict[tuple[SampleId, int], Sample] = {}
         self._worker: SamplerWorker | None = None
         self._publisher: Publisher | None = None
-        self._host_params: Any = None
-        self._host_frozen: Any = {}
+        self._wanted = offers.wanted(train.decoder, mesh)
+        self._run = ""
+        self._receiver = self._receive(self._wanted[0])
+        self._params: Any = None
+        self._frozen: Any = {}
         self.version = -1
         self._warm_up()
         counter, pool = CompilationCounter(), self._pool
@@ -89,7 +92,7 @@ class SamplerDuty:
 
     def _warm_up(self) -> None:
         """Compile with weights of zero, while the learner makes the real ones."""
-        trained, frozen = self._shapes
+        trained, frozen = offers.shapes(self._train.decoder)
         zeros = jax.tree.map(
             lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), {**frozen, **trained}
         )
@@ -98,36 +101,39 @@ class SamplerDuty:
 
     # Weights.
 
-    def load(
-        self, version: int, names: Sequence[Sequence[str]], refs: Sequence[Any]
-    ) -> None:
+    def load(self, message: Any, refs: Sequence[Any]) -> None:
         """Fetch a version, place it, and swap it in between two decode steps.
 
+        What does not arrive changes nothing; the controller then has it sent again.
+
         Args:
-          version: its number.
-          names: of the leaves that train, and of those that are frozen.
-          refs: of all of them in that order.
+          message: version, run, the offer of what trains, how many objects it names,
+            and the offer of what is frozen.
+          refs: objects that the offers name.
         """
-        trained_names, frozen_names = names
-        num = len(trained_names)
-        trained, frozen = self._shapes
-        still = None
+        version, run, trained, num, frozen = wire.read_list(message, 5)
+        if run != self._run:
+            # Another life of the learner may count its versions anew.
+            self._run = run
+            self._receiver = self._receive(self._wanted[0])
         try:
-            params = leaves.get(trained_names, refs[:num], trained)
+            params = self._fetch(self._receiver, offers.read(trained, refs[:num]))
             if self._publisher is None:
-                still = leaves.get(frozen_names, refs[num:], frozen)
-        except RayError:
-            # Their owner is gone; the one that takes its place sends its own.
+                receiver = self._receive(self._wanted[1])
+                self._frozen = self._fetch(receiver, offers.read(frozen, refs[num:]))
+        except StaleError:
+            self._loaded(version, 0.0, self._clock.now_s())
             return
-        self._host_params = params
+        except WeightError as error:
+            self._outbox.post("unloaded", version, str(error))
+            return
+        self._params = params
         self.version = version
         if self._publisher is None:
-            self._host_frozen = still
             self._publisher = Publisher(
-                self._channel, self._engine, self._clock, frozen=still
+                self._channel, self._engine, self._clock, frozen=self._frozen
             )
-            loop = SampleLoop(self._engine, self._publisher.load(params), version)
-            self._begin(loop)
+            self._begin(SampleLoop(self._engine, self._publisher.load(params), version))
             self._loaded(version, 0.0, self._clock.now_s())
             return
         assert self._worker is not None
@@ -135,16 +141,23 @@ class SamplerDuty:
             params, version, sampler=self._worker, report=self._loaded
         )
 
+    def _receive(self, wanted: Any) -> Receiver:
+        return Receiver(self._run, wanted, [RayCarrier(self._clock)], clock=self._clock)
+
+    def _fetch(self, receiver: Receiver, offer: Offer) -> Any:
+        within_s = offers.WITHIN_S
+        return receiver.receive(offer, carrier_s=within_s, within_s=within_s)
+
     def weights(self) -> Any:
-        """All weights of the version that was loaded last, on the host."""
-        return {**self._host_frozen, **self._host_params}
+        """All weights of the version that was loaded last."""
+        return {**self._frozen, **self._params}
 
     def _begin(self, loop: SampleLoop) -> None:
         self._worker = SamplerWorker(
             self._train,
             loop,
             turns=Turns(is_shared=False),
-            journal=_Lanes(self._name, self._outbox),
+            journal=Lanes(self._name, self._outbox),
             clock=self._clock,
             post=self._post,
             keep=self._keep,
@@ -227,20 +240,3 @@ class SamplerDuty:
 
         text = completion_text(self._tokenizer, sample)
         self._pool.submit(prompt, text, receive)
-
-
-class _Lanes:
-    """Names the worker in the tracks of its slots, which are numbered from 0."""
-
-    def __init__(self, name: str, outbox: Outbox) -> None:
-        self._name = name
-        self._outbox = outbox
-
-    def interval(
-        self, track: str, name: str, start_s: float, end_s: float, **fields: Any
-    ) -> None:
-        """As in the event log."""
-        head, slash, lane = track.partition("/")
-        if slash:
-            track = f"{head}/{self._name}/{lane}"
-        self._outbox.interval(track, name, start_s, end_s, worker=self._name, **fields)

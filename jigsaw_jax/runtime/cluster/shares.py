@@ -23,6 +23,7 @@ class Shares:
     def __init__(self) -> None:
         self._whole: tuple[GroupId, ...] = ()
         self._parts: set[tuple[GroupId, ...]] = set()
+        self._turn = 0
         self.helped: list[Group] = []
         self.step: StepUpdate | None = None
 
@@ -36,9 +37,10 @@ class Shares:
           has_helper: whether there is one.
 
         Returns:
-          The learner's part, never empty, and the helper's.
+          The learner's part and the helper's; one group alone goes to each in turn.
         """
-        half = len(groups) // 2 if has_helper else 0
+        self._turn += 1
+        half = (len(groups) + self._turn % 2) // 2 if has_helper else 0
         own, helped = groups[half:], groups[:half]
         self._whole = _ids(groups)
         self._parts = {_ids(part) for part in (own, helped) if part}

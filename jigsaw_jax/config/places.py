@@ -8,12 +8,13 @@ from jigsaw_jax.config.statements import ConfigError
 from jigsaw_jax.settings import fields
 from jigsaw_jax.settings.paths import PACKAGE
 
-# A run can be made longer, and be logged, evaluated or simulated otherwise, and is
-# still itself.
+# A run can be made longer, and be logged, evaluated, spread over processes or simulated
+# otherwise, and is still itself.
 _FREE = (
     "Train.updates",
     "Store.",
     "Evaluation.",
+    "Cluster.",
     "Simulation.",
     "Workload.",
     "Costs.",

@@ -3,6 +3,7 @@
 import dataclasses
 
 from jigsaw_jax.settings import cached, check
+from jigsaw_jax.settings.cluster import Cluster, check_cluster
 from jigsaw_jax.settings.mesh import Mesh
 from jigsaw_jax.settings.model import Decoder, Tokenizer, Weights
 from jigsaw_jax.settings.objective import Objective, Optimizer
@@ -180,6 +181,7 @@ class Train:
       evaluation: held-out accuracy.
       store: checkpoints and logs.
       mesh: devices.
+      cluster: how the run spreads over processes, with `--cluster`.
       simulation: what `simulate` supposes; a real run reads nothing of it.
     """
 
@@ -200,6 +202,7 @@ class Train:
     evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
     store: Store = dataclasses.field(default_factory=Store)
     mesh: Mesh = dataclasses.field(default_factory=Mesh)
+    cluster: Cluster = dataclasses.field(default_factory=Cluster)
     simulation: Simulation = dataclasses.field(default_factory=Simulation)
 
     def __post_init__(self) -> None:
@@ -233,6 +236,7 @@ class Train:
             replicas=self.mesh.sampler_data,
             is_canonical=bool(self.decoder.canonical_tile),
         )
+        check_cluster(self.cluster, self.pipeline, self.sampler, self.objective)
         if self.sampler.top_k or self.sampler.top_p < 1:
             raise ValueError(
                 "Sampler.top_k must be 0 and Sampler.top_p 1 in training (the learner "

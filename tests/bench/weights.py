@@ -33,6 +33,7 @@ def main() -> int:
     parser.add_argument("--mb", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--carriers", nargs="+", default=["ray", "transfer", "folder"])
+    parser.add_argument("--threads", type=int, default=2, help="of the receiver")
     parser.add_argument("--encoding", default="exact")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -53,7 +54,7 @@ def main() -> int:
 
 def run(args, folder: pathlib.Path) -> int:
     ends = (args.mb, args.carriers, folder, args.encoding)
-    learner, sampler = start(Learner, *ends), start(Sampler, *ends)
+    learner, sampler = start(Learner, *ends), start(Sampler, *ends, args.threads)
     boxes = wait(learner.boxes.remote())
     copies: dict[str, list[float]] = {"cut": [], "new": []}
     sent = {name: [] for name in args.carriers}

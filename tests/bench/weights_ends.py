@@ -25,6 +25,7 @@ from jigsaw_jax.sample.loop import SampleLoop, SampleRequest
 from tests.sample import tiny
 
 TIMEOUT_S = 300
+USUAL_STEPS = 500
 MESH = settings.Mesh(fsdp=4, sampler_tensor=2)
 # A layer has 14 MB in float32, the ends 113 MB.
 BULK = settings.Decoder(
@@ -142,7 +143,7 @@ class Learner:
 class Sampler:
     """Two devices, and a thread that decodes a small model when told to."""
 
-    def __init__(self, mbytes, names, folder, encoding):
+    def __init__(self, mbytes, names, folder, encoding, threads):
         jax.config.update("jax_num_cpu_devices", 2)
         devices = [None] * 4 + jax.devices()
         shapes, axes = bulk(mbytes)
@@ -161,6 +162,7 @@ class Sampler:
                 wanted,
                 [carrier],
                 keep_base=encoding == "delta",
+                threads=threads,
                 clock=Clock(),
             )
             for name, carrier in carriers_of(names, folder).items()
@@ -219,8 +221,9 @@ class Decoding:
         if is_on:
             self.thread = threading.Thread(target=self._run)
             self.thread.start()
-            # So that there are steps to compare with.
-            threading.Event().wait(1.0)
+            # Compiled, and with steps to compare with.
+            while len(self.ends_s) < USUAL_STEPS:
+                threading.Event().wait(0.05)
         else:
             self.thread.join()
             self.ends_s.clear()

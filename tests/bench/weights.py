@@ -108,7 +108,8 @@ def report(names, mbytes: float, copies, sent, decoded) -> int:
         is_equal = all(one["is_equal"] for one in [*sent[name], *decoded[name]])
         print(
             f"{name:9}{mbytes / median(total_s):6.0f} MB/s: {median(total_s):.3f} s, "
-            f"of them put {median(one['put_s'] for one in sent[name]):.3f}; "
+            f"of them put {median(one['put_s'] for one in sent[name]):.3f}, offer's "
+            f"way {median(one['offer_s'] for one in sent[name]):.3f}; "
             f"{ratio:.2f} times the copies ({to_new:.2f} of those into new memory)"
         )
         print(

@@ -190,6 +190,7 @@ class Sampler:
 
     def receive(self, name, published):
         start_s, put_s, want, offer = published
+        got_s = Clock().now_s()
         tree = self.receivers[name].receive(offer)
         self.tree = tree
         if self.decoding.is_on:
@@ -198,6 +199,7 @@ class Sampler:
         return {
             "total_s": end_s - start_s,
             "put_s": put_s - start_s,
+            "offer_s": got_s - put_s,
             "stall": self.decoding.stall(start_s, end_s),
             "switch_s": self.decoding.switch_s,
             "is_equal": sums(tree) == want,

@@ -4,6 +4,7 @@ import dataclasses
 import mmap
 import os
 import threading
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,12 +15,17 @@ from jigsaw_jax import model, settings
 from jigsaw_jax.model import decoder as decoders
 from jigsaw_jax.records import SampleId
 from jigsaw_jax.runtime.clock import Clock
-from jigsaw_jax.runtime.weights import FolderCarrier, Receiver, Sender
+from jigsaw_jax.runtime.weights import FolderCarrier, Receiver, Sender, snapshot
+from jigsaw_jax.runtime.weights.arena import Arena
 from jigsaw_jax.runtime.weights.carriers.ray_objects import RayCarrier
+from jigsaw_jax.runtime.weights.carriers.transfer import TransferCarrier
 from jigsaw_jax.runtime.weights.checksum import checksum
+from jigsaw_jax.runtime.weights.placement import Host
 from jigsaw_jax.sample.loop import SampleLoop, SampleRequest
 from tests.sample import tiny
 
+TIMEOUT_S = 300
+USUAL_STEPS = 500
 MESH = settings.Mesh(fsdp=4, sampler_tensor=2)
 # A layer has 14 MB in float32, the ends 113 MB.
 BULK = settings.Decoder(
@@ -48,33 +54,40 @@ def bulk(mbytes):
     return shapes, decoders.logical_axes(decoder)
 
 
+def start(end, *args) -> Any:
+    """A `Learner` or `Sampler` in a process of its own."""
+    return ray.remote(num_cpus=0)(end).remote(*args)
+
+
+def wait(ref) -> Any:
+    return ray.get(ref, timeout=TIMEOUT_S)
+
+
 def carriers_of(names, folder):
     made = {
         "ray": lambda: RayCarrier(Clock()),
+        "transfer": lambda: TransferCarrier("127.0.0.1:0", clock=Clock()),
         "folder": lambda: FolderCarrier(folder, is_durable=False),
     }
     return {name: made[name]() for name in names}
 
 
 class SharedMemory:
-    """The same pages in two processes, and a copy to or from them."""
+    """A file in memory that two processes see."""
 
     def __init__(self, path, num_bytes):
         file = os.open(path, os.O_RDWR | os.O_CREAT)
         os.ftruncate(file, num_bytes)
         self.pages = np.frombuffer(mmap.mmap(file, num_bytes), np.uint8)
         os.close(file)
-        self.own = np.ones(num_bytes, np.uint8)
-
-    def copy(self, into):
-        clock = Clock()
-        start_s = clock.now_s()
-        pair = (self.pages, self.own) if into else (self.own, self.pages)
-        np.copyto(*pair)
-        return clock.now_s() - start_s
 
 
-@ray.remote(num_cpus=0)
+def timed(function, *args):
+    start_s = Clock().now_s()
+    function(*args)
+    return Clock().now_s() - start_s
+
+
 class Learner:
     """Four devices; has two trees and publishes them in turn."""
 
@@ -99,14 +112,27 @@ class Learner:
         }
         self.sums = [sums(tree) for tree in self.trees]
 
-    def num_bytes(self):
-        return sum(leaf.nbytes for leaf in jax.tree.leaves(self.trees[0]))
+    def boxes(self):
+        """(place of the leaf, index, bytes) of all shards, as copied by `copy`."""
+        self.taken = snapshot.take(self.trees[0], 0, as_bf16=False).boxes
+        self.whole = np.concatenate([box.data_u8 for box in self.taken])
+        return [(box.leaf, box.index, len(box.data_u8)) for box in self.taken]
 
-    def share(self, path):
-        self.shared = SharedMemory(path, self.num_bytes())
+    def copy(self, path, by_shards):
+        """Into shared memory: seconds."""
+        shared = SharedMemory(path, len(self.whole))
+        if by_shards:
+            # The same mapping as the last time, which has been written to.
+            self.shared = getattr(self, "shared", shared)
+            return timed(self._copy_shards)
+        return timed(np.copyto, shared.pages, self.whole)
 
-    def copy(self):
-        return self.shared.copy(into=True)
+    def _copy_shards(self):
+        start = 0
+        for box in self.taken:
+            size = len(box.data_u8)
+            self.shared.pages[start : start + size] = box.data_u8
+            start += size
 
     def publish(self, name, version):
         start_s = Clock().now_s()
@@ -114,11 +140,10 @@ class Learner:
         return start_s, Clock().now_s(), self.sums[version % 2], offer
 
 
-@ray.remote(num_cpus=0, max_concurrency=2)
 class Sampler:
     """Two devices, and a thread that decodes a small model when told to."""
 
-    def __init__(self, mbytes, names, folder, encoding):
+    def __init__(self, mbytes, names, folder, encoding, threads):
         jax.config.update("jax_num_cpu_devices", 2)
         devices = [None] * 4 + jax.devices()
         shapes, axes = bulk(mbytes)
@@ -137,23 +162,35 @@ class Sampler:
                 wanted,
                 [carrier],
                 keep_base=encoding == "delta",
+                threads=threads,
                 clock=Clock(),
             )
             for name, carrier in carriers_of(names, folder).items()
         }
         self.decoding = Decoding()
+        leaves = jax.tree.leaves(wanted)
+        self.host = Host(leaves, [leaf.dtype for leaf in leaves], Arena())
 
-    def share(self, path, num_bytes):
-        self.shared = SharedMemory(path, num_bytes)
+    def copy(self, path, boxes, by_shards):
+        """Out of shared memory: seconds."""
+        shared = SharedMemory(path, sum(size for _, _, size in boxes))
+        if not by_shards:
+            return timed(shared.pages.copy)
+        self.shared = getattr(self, "shared", shared)
+        return timed(self._copy_shards, boxes)
 
-    def copy(self):
-        return self.shared.copy(into=False)
+    def _copy_shards(self, boxes):
+        start = 0
+        for leaf, index, size in boxes:
+            self.host.write(leaf, index, self.shared.pages[start : start + size])
+            start += size
 
     def decode(self, is_on):
         self.decoding.turn(is_on)
 
     def receive(self, name, published):
         start_s, put_s, want, offer = published
+        got_s = Clock().now_s()
         tree = self.receivers[name].receive(offer)
         self.tree = tree
         if self.decoding.is_on:
@@ -162,7 +199,9 @@ class Sampler:
         return {
             "total_s": end_s - start_s,
             "put_s": put_s - start_s,
+            "offer_s": got_s - put_s,
             "stall": self.decoding.stall(start_s, end_s),
+            "switch_s": self.decoding.switch_s,
             "is_equal": sums(tree) == want,
         }
 
@@ -175,6 +214,7 @@ class Decoding:
         self.loop = SampleLoop(self.engine, self.engine.load_params(tiny.params()), 0)
         self.ends_s = []
         self.is_on = False
+        self.switch_s = 0.0
         self.pending = None
         self.swapped = threading.Event()
 
@@ -183,8 +223,12 @@ class Decoding:
         if is_on:
             self.thread = threading.Thread(target=self._run)
             self.thread.start()
+            # Compiled, and with steps to compare with.
+            while len(self.ends_s) < USUAL_STEPS:
+                threading.Event().wait(0.05)
         else:
             self.thread.join()
+            self.ends_s.clear()
 
     def swap(self, params):
         """Load on this thread, switch between two steps of the other."""
@@ -197,7 +241,7 @@ class Decoding:
         ends_s = np.array(self.ends_s)
         gaps = np.diff(ends_s)
         during = (ends_s[1:] > start_s) & (ends_s[:-1] < end_s)
-        if not during.any():
+        if not during.any() or during.all():
             return None
         usual_s = float(np.median(gaps[~during]))
         return {
@@ -208,7 +252,6 @@ class Decoding:
 
     def _run(self):
         clock, number = Clock(), 0
-        self.ends_s.clear()
         while self.is_on:
             while self.loop.num_free:
                 self.loop.submit(
@@ -225,7 +268,9 @@ class Decoding:
                 )
                 number += 1
             if self.pending is not None:
-                self.loop.set_params(self.pending, self.loop.version + 1)
+                self.switch_s = timed(
+                    self.loop.set_params, self.pending, self.loop.version + 1
+                )
                 self.pending = None
                 self.swapped.set()
             self.loop.step()

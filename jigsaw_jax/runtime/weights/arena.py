@@ -44,7 +44,7 @@ class Arena:
             if hasattr(mmap, "MADV_HUGEPAGE"):
                 block.madvise(mmap.MADV_HUGEPAGE)
         whole = np.frombuffer(block, np.uint8)
-        weakref.finalize(whole, self._give_back, block).atexit = False
+        weakref.finalize(whole, self._give_back, block)
         return whole[:num_bytes]
 
     def _take(self, num_bytes: int) -> mmap.mmap | None:

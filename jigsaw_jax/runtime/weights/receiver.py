@@ -32,7 +32,6 @@ from jigsaw_jax.runtime.weights.manifest import Index, Leaf, Manifest, Shard
 from jigsaw_jax.runtime.weights.offer import Offer
 from jigsaw_jax.runtime.weights.placement import Host, volume
 
-THREADS = 2
 TRIES = 2
 
 _log = logging.getLogger(__name__)
@@ -48,6 +47,7 @@ class Receiver:
       carriers: that offers may come through.
       keep_base: keep a copy on the host, on CPU the arrays' own memory, so that offers
         may be differences.
+      threads: that fetch, check and copy; fewer leave more to decoding beside them.
       clock: of the deadlines.
 
     Attributes:
@@ -61,6 +61,7 @@ class Receiver:
         carriers: Sequence[Carrier],
         *,
         keep_base: bool = False,
+        threads: int = 2,
         clock: Clock,
     ) -> None:
         flat, self._structure = jax.tree_util.tree_flatten_with_path(wanted)
@@ -68,6 +69,7 @@ class Receiver:
         self._run = run
         self._carriers = {carrier.name: carrier for carrier in carriers}
         self._keep_base = keep_base
+        self._threads = threads
         self._clock = clock
         self._arena = Arena()
         self._base: Host | None = None
@@ -150,6 +152,11 @@ class Receiver:
     def _check_shards(self, leaves: list[Leaf], sent: list[np.dtype]) -> None:
         for leaf, dtype in zip(leaves, sent, strict=True):
             for shard in leaf.shards:
+                if shard.base is not None and leaf.sent != leaf.dtype:
+                    raise MismatchError(
+                        f"{leaf.name} must be a difference of {leaf.dtype}, "
+                        f"got {leaf.sent!r}"
+                    )
                 own = self._contents.get((leaf.name, shard.index))
                 if shard.base is not None and shard.base != own:
                     raise BaseVersionError(
@@ -175,7 +182,7 @@ class Receiver:
             )
             for key, pieces in manifest.by_payload(offered).items()
         ]
-        with concurrent.futures.ThreadPoolExecutor(THREADS) as threads:
+        with concurrent.futures.ThreadPoolExecutor(self._threads) as threads:
             futures = [
                 threads.submit(self._take, offer, key, pieces, host, deadline_s)
                 for key, pieces in payloads

@@ -9,9 +9,10 @@ and `offer.merge` makes one offer of theirs.
 import concurrent.futures
 import dataclasses
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from jigsaw_jax.runtime.clock import Clock
@@ -19,7 +20,7 @@ from jigsaw_jax.runtime.weights import delta, snapshot
 from jigsaw_jax.runtime.weights.carriers.carrier import Carrier
 from jigsaw_jax.runtime.weights.checksum import checksum
 from jigsaw_jax.runtime.weights.errors import CarrierError
-from jigsaw_jax.runtime.weights.manifest import ENCODINGS, Index, Manifest, Shard
+from jigsaw_jax.runtime.weights.manifest import ENCODINGS, Index, Leaf, Manifest, Shard
 from jigsaw_jax.runtime.weights.offer import Offer
 from jigsaw_jax.runtime.weights.snapshot import Box, Snapshot
 
@@ -98,15 +99,14 @@ class Sender:
         if last is not None and version <= last.version:
             raise ValueError(f"version must be over {last.version}, got {version!r}")
         taken = snapshot.take(params, version, as_bf16=self._encoding == "bf16")
-        sent = self._encode(taken, last if self._encoding == "delta" else None)
-        self._last = taken
-        self._contents = {
-            (box.leaf, box.index): one.content
-            for box, one in zip(taken.boxes, sent, strict=True)
-        }
+        encode = self._encode_whole
+        if self._encoding == "delta" and last and last.leaves == taken.leaves:
+            encode = self._encode_against(last)
+        offer, contents = self._offer(taken, encode, (), within_s)
+        self._last, self._contents = taken, contents
         if last is not None:
             self.drop_before(last.version)
-        return self._offer(taken, sent, (), within_s)
+        return offer
 
     def again(
         self, without: Collection[str] = (), *, within_s: float = 60.0
@@ -123,13 +123,11 @@ class Sender:
         Raises:
           CarrierError: none of those left could take it.
         """
-        if self._last is None or self._names() <= set(without):
+        names = {carrier.name for carrier in self._carriers}
+        if self._last is None or names <= set(without):
             return None
-        sent = [
-            _Sent(box.data_u8, self._contents[box.leaf, box.index], None)
-            for box in self._last.boxes
-        ]
-        return self._offer(self._last, sent, without, within_s)
+        offer, _ = self._offer(self._last, self._encode_whole, without, within_s)
+        return offer
 
     def drop_before(self, version: int) -> None:
         """Free the payloads of older versions, which no receiver needs any more."""
@@ -138,38 +136,39 @@ class Sender:
                 carrier.drop(ticket)
         self._put = [put for put in self._put if put[0] >= version]
 
-    def _names(self) -> set[str]:
-        return {carrier.name for carrier in self._carriers}
+    def _encode_whole(self, leaf: Leaf, box: Box) -> _Sent:
+        del leaf
+        return _Sent(box.data_u8, checksum(box.data_u8), None)
 
-    def _encode(self, taken: Snapshot, base: Snapshot | None) -> list[_Sent]:
-        old = {(b.leaf, b.index): b.data_u8 for b in base.boxes} if base else {}
-        is_same_tree = base is not None and base.leaves == taken.leaves
+    def _encode_against(self, base: Snapshot) -> Callable[[Leaf, Box], _Sent]:
+        old = {(box.leaf, box.index): box.data_u8 for box in base.boxes}
+        contents = self._contents
 
-        def one(box: Box) -> _Sent:
-            content, key = checksum(box.data_u8), (box.leaf, box.index)
-            if is_same_tree and key in old:
-                width = np.dtype(taken.leaves[box.leaf].sent).itemsize
+        def encode(leaf: Leaf, box: Box) -> _Sent:
+            key, width = (box.leaf, box.index), jnp.dtype(leaf.sent).itemsize
+            whole = self._encode_whole(leaf, box)
+            if key in old:
                 difference = delta.encode(box.data_u8, old[key], width)
                 if difference is not None:
-                    return _Sent(difference, content, self._contents[key])
-            return _Sent(box.data_u8, content, None)
+                    return _Sent(difference, whole.content, contents[key])
+            return whole
 
-        with concurrent.futures.ThreadPoolExecutor(THREADS) as threads:
-            return list(threads.map(one, taken.boxes))
+        return encode
 
     def _offer(
         self,
         taken: Snapshot,
-        sent: list[_Sent],
+        encode: Callable[[Leaf, Box], _Sent],
         without: Collection[str],
         within_s: float,
-    ) -> Offer:
+    ) -> tuple[Offer, dict[tuple[int, Index], str]]:
+        """An offer through the first carrier that works, and the boxes' checksums."""
         failed: list[str] = []
         for carrier in self._carriers:
             if carrier.name in without:
                 continue
             try:
-                return self._offer_through(carrier, taken, sent, within_s)
+                return self._offer_through(carrier, taken, encode, within_s)
             except CarrierError as error:
                 failed.append(f"{carrier.name}: {error}")
                 _log.warning("version %d through %s", taken.version, failed[-1])
@@ -178,65 +177,69 @@ class Sender:
         )
 
     def _offer_through(
-        self, carrier: Carrier, taken: Snapshot, sent: list[_Sent], within_s: float
-    ) -> Offer:
+        self,
+        carrier: Carrier,
+        taken: Snapshot,
+        encode: Callable[[Leaf, Box], _Sent],
+        within_s: float,
+    ) -> tuple[Offer, dict[tuple[int, Index], str]]:
         self._offers += 1
         prefix = f"v{taken.version}.{self._host}.{self._offers}"
         deadline_s = self._clock.now_s() + within_s
-        batches = _batches([len(one.data_u8) for one in sent])
 
-        def put(number: int) -> Any:
-            pieces = [sent[place].data_u8 for place in batches[number]]
-            ticket = carrier.put(f"{prefix}.{number}", pieces, deadline_s)
+        def send(numbered: tuple[int, Sequence[Box]]) -> tuple[str, Any, list[Shard]]:
+            number, boxes = numbered
+            key = f"{prefix}.{number}"
+            # Summed and copied together, while the bytes are in the cache.
+            sent = [encode(taken.leaves[box.leaf], box) for box in boxes]
+            ticket = carrier.put(key, [one.data_u8 for one in sent], deadline_s)
             self._put.append((taken.version, carrier, ticket))
-            return ticket
+            return key, ticket, _shards(boxes, sent, key)
 
         with concurrent.futures.ThreadPoolExecutor(THREADS) as threads:
-            tickets = list(threads.map(put, range(len(batches))))
+            done = list(threads.map(send, enumerate(_batches(taken.boxes))))
         shards: list[list[Shard]] = [[] for _ in taken.leaves]
-        for number, places in enumerate(batches):
-            for piece, place in enumerate(places):
-                box = taken.boxes[place]
-                shard = _shard(box, sent[place], f"{prefix}.{number}", piece)
-                shards[box.leaf].append(shard)
-        leaves = tuple(
-            dataclasses.replace(leaf, shards=tuple(of_leaf))
-            for leaf, of_leaf in zip(taken.leaves, shards, strict=True)
-        )
+        of_boxes = [shard for _, _, of_payload in done for shard in of_payload]
+        for box, shard in zip(taken.boxes, of_boxes, strict=True):
+            shards[box.leaf].append(shard)
         manifest = Manifest(
             run=self._run,
             version=taken.version,
             encoding=self._encoding,
-            leaves=leaves,
+            leaves=tuple(
+                dataclasses.replace(leaf, shards=tuple(of_leaf))
+                for leaf, of_leaf in zip(taken.leaves, shards, strict=True)
+            ),
         )
-        return Offer(
-            manifest=manifest.to_json(),
-            tickets={
-                f"{prefix}.{number}": (carrier.name, ticket)
-                for number, ticket in enumerate(tickets)
-            },
+        tickets = {key: (carrier.name, ticket) for key, ticket, _ in done}
+        contents = {
+            (box.leaf, box.index): shard.content
+            for box, shard in zip(taken.boxes, of_boxes, strict=True)
+        }
+        return Offer(manifest=manifest.to_json(), tickets=tickets), contents
+
+
+def _shards(boxes: Sequence[Box], sent: list[_Sent], payload: str) -> list[Shard]:
+    return [
+        Shard(
+            index=box.index,
+            num_bytes=len(one.data_u8),
+            checksum=one.content if one.base is None else checksum(one.data_u8),
+            payload=payload,
+            piece=piece,
+            content=one.content,
+            base=one.base,
         )
+        for piece, (box, one) in enumerate(zip(boxes, sent, strict=True))
+    ]
 
 
-def _shard(box: Box, sent: _Sent, payload: str, piece: int) -> Shard:
-    is_whole = sent.base is None
-    return Shard(
-        index=box.index,
-        num_bytes=len(sent.data_u8),
-        checksum=sent.content if is_whole else checksum(sent.data_u8),
-        payload=payload,
-        piece=piece,
-        content=sent.content,
-        base=sent.base,
-    )
-
-
-def _batches(sizes: Sequence[int]) -> list[range]:
-    """Neighbours together, up to `PAYLOAD_BYTES` or one larger piece."""
+def _batches(boxes: Sequence[Box]) -> list[Sequence[Box]]:
+    """Neighbours together, up to `PAYLOAD_BYTES` or one larger box."""
     found, start, total = [], 0, 0
-    for place, size in enumerate(sizes):
-        if place > start and total + size > PAYLOAD_BYTES:
-            found.append(range(start, place))
+    for place, box in enumerate(boxes):
+        if place > start and total + len(box.data_u8) > PAYLOAD_BYTES:
+            found.append(boxes[start:place])
             start, total = place, 0
-        total += size
-    return [*found, range(start, len(sizes))] if sizes else []
+        total += len(box.data_u8)
+    return [*found, boxes[start:]] if boxes else []

@@ -1,6 +1,7 @@
 """A learner or sampler of `two_meshes` in a process of its own, as an actor of Ray."""
 
 import os
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,7 +13,15 @@ from jigsaw_jax.runtime.weights.carriers.ray_objects import RayCarrier
 from tests.runtime.weights import two_meshes as two
 
 
-@ray.remote(num_cpus=0)
+def start(folder) -> Any:
+    """A `Far` in a process of its own."""
+    return ray.remote(num_cpus=0)(Far).remote(folder)
+
+
+def wait(ref, timeout_s=120) -> Any:
+    return ray.get(ref, timeout=timeout_s)
+
+
 class Far:
     """One end of the channel."""
 

@@ -177,6 +177,19 @@ def test_a_type_of_transport_that_loses_bits_unasked_is_refused(line):
     )
 
 
+def test_a_difference_of_rounded_values_is_refused(line):
+    def rounded(leaf):
+        shards = tuple(dataclasses.replace(s, base=s.content) for s in leaf.shards)
+        return dataclasses.replace(leaf, sent="bfloat16", shards=shards)
+
+    whole = two.with_leaves(manifests.from_json(line.offer.manifest), rounded)
+    line.assert_refused(
+        MismatchError,
+        "must be a difference of float32",
+        changed(line.offer, leaves=whole.leaves),
+    )
+
+
 def test_a_transposed_leaf_of_equal_bytes_is_refused_by_name(line):
     whole = manifests.from_json(line.offer.manifest)
     leaf = next(leaf for leaf in whole.leaves if len(set(leaf.shape)) == 2)

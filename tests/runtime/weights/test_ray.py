@@ -1,13 +1,13 @@
 """The channel between processes; slow, since each of them imports JAX."""
 
+import logging
 import threading
 
 import pytest
 import ray
-from ray.exceptions import RayActorError
 
 from jigsaw_jax.runtime.clock import Clock
-from jigsaw_jax.runtime.weights import CarrierError, FolderCarrier
+from jigsaw_jax.runtime.weights import CarrierError
 from jigsaw_jax.runtime.weights.carriers.ray_objects import RayCarrier
 from tests.runtime.weights import far
 from tests.runtime.weights import two_meshes as two
@@ -22,7 +22,7 @@ def cluster():
         num_cpus=2,
         object_store_memory=100 * 2**20,
         include_dashboard=False,
-        logging_level="error",
+        logging_level=logging.ERROR,
         log_to_driver=False,
     )
     yield
@@ -30,29 +30,16 @@ def cluster():
 
 
 @pytest.mark.usefixtures("cluster")
-def test_bits_arrive_through_ray_and_after_its_death_through_the_folder(tmp_path):
-    learner, sampler = (far.Far.remote(tmp_path) for _ in range(2))
-    offer = ray.get(learner.publish.remote(1, 1), timeout=120)
+def test_bits_arrive_from_another_process_and_a_dead_one_is_an_error(tmp_path):
+    learner, sampler = far.start(tmp_path), far.start(tmp_path)
+    offer = far.wait(learner.publish.remote(1, 1))
     assert {name for name, _ in offer.tickets.values()} == {"ray"}
-    got = ray.get(sampler.receive.remote(offer), timeout=120)
+    got = far.wait(sampler.receive.remote(offer))
     assert got == far.flat_bits(two.learner_tree(1))
 
-    offer = ray.get(learner.publish.remote(2, 2), timeout=60)
-    with pytest.raises(RayActorError):
-        ray.get(learner.die.remote(), timeout=60)
-    folder = FolderCarrier(tmp_path)
-    sender, asked = two.sender(folder), []
-    sender.publish(two.learner_tree(2), 2)
-
-    def again(failed):
-        asked.append(failed)
-        return sender.again(failed)
-
-    # What was put died with its process.
-    receiver = two.receiver(two.learner_tree(2), RayCarrier(Clock()), folder)
-    kept = receiver.receive(offer, again=again, carrier_s=20.0)
-    two.assert_same_bits(kept, two.learner_tree(2))
-    assert asked == [frozenset({"ray"})]
+    lost, clock = learner.die.remote(), Clock()
+    with pytest.raises(CarrierError, match="Ray lost"):
+        RayCarrier(clock).get(lost, [1], clock.now_s() + 60)
 
 
 @pytest.mark.usefixtures("cluster")

@@ -14,8 +14,8 @@ class RayCarrier:
     """Puts pieces as one object; the ticket is its reference.
 
     Pieces are read where Ray's shared memory has them, without a copy. References keep
-    objects alive: a receiver that holds the offer can finish after `drop`. Objects die
-    with the process that put them.
+    objects alive: a receiver that holds the offer can finish after `drop`. Once the
+    process that put them is dead, objects are lost to other nodes.
 
     Args:
       clock: of the deadlines.

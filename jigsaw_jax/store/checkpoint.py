@@ -180,8 +180,8 @@ class Checkpoints:
             step, reason = next(iter(damaged.items()))
             raise StoreError(
                 f"no usable checkpoint in {self._directory}: all of steps "
-                f"{sorted(damaged)} are damaged (of {step}, {reason}); start again with "
-                "--resume never and a new --run_dir"
+                f"{sorted(damaged)} are damaged (of {step}, {reason}); start again "
+                "with --resume never and a new --run_dir"
             )
         return None
 

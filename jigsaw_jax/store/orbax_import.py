@@ -6,6 +6,8 @@ import logging
 import sys
 from typing import Any
 
+import jax
+
 
 def orbax() -> Any:
     """The module orbax.checkpoint; importing it takes seconds on a busy machine."""
@@ -15,6 +17,11 @@ def orbax() -> Any:
     if _is_not_orbax not in absl_log.filters:
         absl_log.addFilter(_is_not_orbax)
         sys.unraisablehook = functools.partial(_unraisable, sys.unraisablehook)
+        # By default each replica of an array writes a slice of it, and each slice is a
+        # program that compiles in the middle of training.
+        handlers = module.type_handlers
+        whole = handlers.ArrayHandler(use_replica_parallel=False)
+        handlers.register_type_handler(jax.Array, whole, override=True)
     return module
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from jigsaw_jax.runtime.compilations import CompilationCounter
 from jigsaw_jax.store import files
 from jigsaw_jax.store.checkpoint import Checkpoints
 from jigsaw_jax.store.files import StoreError
@@ -116,6 +117,23 @@ def _mesh(num):
     return jax.make_mesh(
         (num,), ("fsdp",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:num]
     )
+
+
+def test_saving_what_many_devices_hold_compiles_nothing(tmp_path):
+    mesh = _mesh(4)
+    values = np.arange(8.0 * 5).reshape(8, 5)
+    arrays = {
+        "copies": jax.device_put(values, NamedSharding(mesh, PartitionSpec())),
+        "shards": jax.device_put(values, NamedSharding(mesh, PartitionSpec("fsdp"))),
+    }
+    checkpoints = Checkpoints(tmp_path)
+    counter = CompilationCounter()
+    checkpoints.save(1, arrays, {}, wait=True)
+    assert counter.count == 0
+    found, _ = checkpoints.restore(1, arrays)
+    checkpoints.close()
+    for name in arrays:
+        np.testing.assert_array_equal(found[name], values)
 
 
 def test_restoring_on_another_number_of_devices_gives_the_same_values(tmp_path):

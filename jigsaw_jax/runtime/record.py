@@ -24,6 +24,7 @@ from jigsaw_jax.store.metrics import MetricsLog
 from jigsaw_jax.store.rollouts import Logged, RolloutLog, rollout_rows
 from jigsaw_jax.store.run_dir import RunDir
 from jigsaw_jax.train.learner import Learner
+from jigsaw_jax.train.metrics import OPTIONAL
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -205,6 +206,8 @@ class Record:
             "reward/timeouts": timeouts,
             "frontier/groups": pipeline.frontier_groups,
             **{f"ledger/{k}": v for k, v in pipeline.ledger_counts().items()},
+            # The same names in every line, whatever there is to measure.
+            **dict.fromkeys(OPTIONAL),
             **learner.metrics.pop(event.update),
         }
         self._tally.mismatch(record.get("mismatch/logprob_abs_max"))

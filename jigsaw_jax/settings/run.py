@@ -1,6 +1,7 @@
 """A whole run: data, reward, evaluation, store, mesh, and `Train` that joins them."""
 
 import dataclasses
+import math
 
 from jigsaw_jax.settings import cached, check
 from jigsaw_jax.settings.mesh import Mesh
@@ -100,8 +101,13 @@ class Reward:
     def __post_init__(self) -> None:
         if not self.weights:
             raise ValueError("Reward.weights must name a reward, got {}")
-        for name in self.weights:
+        for name, weight in self.weights.items():
             check.one_of("A name in Reward.weights", name, REWARDS)
+            is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+            if not (is_number and math.isfinite(weight)):
+                raise ValueError(
+                    f"Reward.weights[{name!r}] must be a finite number, got {weight!r}"
+                )
         if self.answer_mark == "":
             raise ValueError("Reward.answer_mark must hold a character, got ''")
         check.pattern("Reward.format_pattern", self.format_pattern, groups=0)

@@ -28,6 +28,7 @@ from jigsaw_jax.store.journal import EventLog
 from jigsaw_jax.store.metrics import MetricsLog
 from jigsaw_jax.store.rollouts import Logged, RolloutLog, rollout_rows
 from jigsaw_jax.store.run_dir import RunDir
+from jigsaw_jax.train.metrics import OPTIONAL
 
 
 class Record:
@@ -181,6 +182,8 @@ class Record:
             "time_s": process_age_s(),
             "frontier/groups": pipeline.frontier_groups,
             **{f"ledger/{k}": v for k, v in pipeline.ledger_counts().items()},
+            # The same names in every line, whatever there is to measure.
+            **dict.fromkeys(OPTIONAL),
             **metrics,
         }
         self._tally.mismatch(record.get("mismatch/logprob_abs_max"))

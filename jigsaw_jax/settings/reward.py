@@ -1,6 +1,7 @@
 """How completions are scored."""
 
 import dataclasses
+import math
 import re
 
 from jigsaw_jax.settings import check
@@ -71,8 +72,13 @@ class Reward:
     def __post_init__(self) -> None:
         if not self.weights:
             raise ValueError("Reward.weights must name a reward, got {}")
-        for name in self.weights:
+        for name, weight in self.weights.items():
             check.one_of("A name in Reward.weights", name, REWARDS)
+            is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+            if not (is_number and math.isfinite(weight)):
+                raise ValueError(
+                    f"Reward.weights[{name!r}] must be a finite number, got {weight!r}"
+                )
         if self.answer_mark == "":
             raise ValueError("Reward.answer_mark must hold a character, got ''")
         check.pattern("Reward.format_pattern", self.format_pattern, groups=0)

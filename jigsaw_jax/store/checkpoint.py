@@ -13,11 +13,11 @@ files do not match its manifest is renamed to `damaged-` and the one before is u
 Orbax takes seconds to import on a busy machine, so that happens at first use.
 """
 
-import importlib
 import json
 import logging
 import os
 import pathlib
+import re
 import shutil
 import threading
 import zlib
@@ -28,6 +28,7 @@ import jax
 
 from jigsaw_jax.store import files
 from jigsaw_jax.store.files import StoreError
+from jigsaw_jax.store.orbax_import import orbax
 
 _log = logging.getLogger(__name__)
 # What Orbax and TensorStore raise for a disk that is full, gone or unwritable.
@@ -36,7 +37,7 @@ _DISK_ERRORS = (OSError, ValueError, RuntimeError)
 
 def prepare() -> threading.Thread:
     """Import Orbax in a background thread, so that the first save need not."""
-    thread = threading.Thread(target=_orbax, name="import-orbax", daemon=True)
+    thread = threading.Thread(target=orbax, name="import-orbax", daemon=True)
     thread.start()
     return thread
 
@@ -118,9 +119,7 @@ class Checkpoints:
         try:
             shutil.rmtree(saving, ignore_errors=True)
             saving.mkdir()
-            self._open().save(
-                saving / "arrays", args=_orbax().args.StandardSave(arrays)
-            )
+            self._open().save(saving / "arrays", args=orbax().args.StandardSave(arrays))
         except _DISK_ERRORS as error:
             self._discard(saving)
             raise self._failed(step, error) from error
@@ -169,22 +168,20 @@ class Checkpoints:
         Raises:
           StoreError: if there are checkpoints and none of them is usable.
         """
-        steps = self.steps()
-        for step in reversed(steps):
+        damaged: dict[int, str] = {}
+        for step in reversed(self.steps()):
             reason = self._damage(step)
             if reason is None:
+                self._fall_back(damaged)
                 return step
-            _log.warning(
-                "checkpoint %s is damaged (%s); falling back to the one before",
-                self._path(step),
-                reason,
-            )
-            if not self._read_only:
-                self._set_aside(step)
-        if steps:
+            damaged[step] = reason
+        if damaged:
+            # All stay where they are: without them, the next process would begin anew.
+            step, reason = next(iter(damaged.items()))
             raise StoreError(
-                f"no usable checkpoint in {self._directory}: all of steps {steps} are "
-                "damaged; start again with --resume never and a new --run_dir"
+                f"no usable checkpoint in {self._directory}: all of steps "
+                f"{sorted(damaged)} are damaged (of {step}, {reason}); start again "
+                "with --resume never and a new --run_dir"
             )
         return None
 
@@ -220,7 +217,7 @@ class Checkpoints:
         try:
             arrays = self._open().restore(
                 self._path(step) / "arrays",
-                args=_orbax().args.StandardRestore(target),
+                args=orbax().args.StandardRestore(target),
             )
         except _DISK_ERRORS as error:
             first = str(error).strip().split("\n")[0]
@@ -234,7 +231,7 @@ class Checkpoints:
 
     def _open(self) -> Any:
         if self._checkpointer is None:
-            ocp = _orbax()
+            ocp = orbax()
             self._checkpointer = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
         return self._checkpointer
 
@@ -278,6 +275,16 @@ class Checkpoints:
             shutil.rmtree(gone)
             self._verified.discard(step)
 
+    def _fall_back(self, damaged: dict[int, str]) -> None:
+        for step, reason in damaged.items():
+            _log.warning(
+                "checkpoint %s is damaged (%s); falling back to the one before",
+                self._path(step),
+                reason,
+            )
+            if not self._read_only:
+                self._set_aside(step)
+
     def _set_aside(self, step: int) -> None:
         aside = self._directory / f"damaged-{step:08d}"
         shutil.rmtree(aside, ignore_errors=True)
@@ -291,10 +298,12 @@ class Checkpoints:
         shutil.rmtree(saving, ignore_errors=True)
 
     def _failed(self, step: int, error: BaseException) -> StoreError:
-        reason = getattr(error, "strerror", None) or str(error).strip().split("\n")[0]
+        kept = (
+            f"checkpoints {self.steps()} are kept" if self.steps() else "none is kept"
+        )
         return StoreError(
-            f"cannot save checkpoint {step} to {self._directory}: {reason}; "
-            f"checkpoints {self.steps()} are kept"
+            f"cannot save checkpoint {step} to {self._directory}: {_reason(error)}; "
+            f"{kept}"
         )
 
     def _damage(self, step: int) -> str | None:
@@ -314,17 +323,11 @@ class Checkpoints:
         return None
 
 
-def _orbax() -> Any:
-    ocp = importlib.import_module("orbax.checkpoint")
-    # Orbax logs a stack trace of what it also raises; we report the latter.
-    absl_log = logging.getLogger("absl")
-    if _is_not_orbax not in absl_log.filters:
-        absl_log.addFilter(_is_not_orbax)
-    return ocp
-
-
-def _is_not_orbax(record: logging.LogRecord) -> bool:
-    return "orbax" not in record.pathname
+def _reason(error: BaseException) -> str:
+    """What the operating system said, without the places that it went through."""
+    if code := re.search(r"os_error_code='(\d+)'", str(error)):
+        return os.strerror(int(code[1]))
+    return getattr(error, "strerror", None) or str(error).strip().split("\n")[0]
 
 
 def _shapes(arrays: Any) -> dict[str, list[Any]]:

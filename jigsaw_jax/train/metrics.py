@@ -13,6 +13,8 @@ MEANS = {
     "mismatch/logprob_abs_mean": ("mismatch_abs", "mismatch_count"),
     "mismatch/weight_mean": ("mismatch_weight", "mismatch_count"),
 }
+# Those that `of_update` leaves out where there is nothing to take them of.
+OPTIONAL = (*MEANS, "mismatch/logprob_abs_max")
 
 
 def of_update(sums: Mapping[str, float], rate: float) -> dict[str, float]:

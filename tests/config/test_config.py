@@ -87,6 +87,7 @@ def test_nothing_stays_in_gin_between_loads():
 
 
 REFUSED = {
+    "Reward.weights = {'task': 'one'}": "['task'] must be a finite number, got 'one'",
     "Train.updtes = 3": "did you mean Train.updates?",
     "Trian.updates = 3": "did you mean Train.updates?",
     "updates = 3": "updates is never used; did you mean Train.updates?",

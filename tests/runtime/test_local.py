@@ -222,6 +222,11 @@ def test_an_update_is_logged_in_the_round_and_version_that_it_trained(tmp_path):
     rows = [json.loads(line) for line in lines]
     # Two updates a round, and a version after each round.
     assert [row["round"] for row in rows] == [0, 0, 1, 1, 2]
+    assert len({tuple(row) for row in rows}) == 1
+    # The second update of a round has no tokens of its own weights.
+    mismatch = [row["mismatch/logprob_abs_max"] is None for row in rows]
+    assert mismatch == [False, True, False, True, False]
+    assert {row["policy/kl_ref"] for row in rows} == {None}
     assert [row["version"] for row in rows] == [0, 0, 1, 1, 2]
     assert json.loads((tmp_path / "summary.json").read_text())["rounds"] == 3
 

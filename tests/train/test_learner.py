@@ -296,9 +296,13 @@ def rewards_for_log():
     [
         # Centred rewards are 0.5, -0.5, 0 with std 0.5, and 0.5, -0.5 with 0.5 ** 0.5.
         ("grpo", [1.0, -1.0, 0.0], [0.5**0.5, -(0.5**0.5), 0.0]),
-        ("rloo", [0.75, -0.75, 0.0], [1.0, -1.0, 0.0]),
+        pytest.param(
+            "rloo", [0.75, -0.75, 0.0], [1.0, -1.0, 0.0], marks=pytest.mark.slow
+        ),
         # One std of all five: 4 squares of 0.25 over 5 - 1.
-        ("reinforce_pp", [1.0, -1.0, 0.0], [1.0, -1.0, 0.0]),
+        pytest.param(
+            "reinforce_pp", [1.0, -1.0, 0.0], [1.0, -1.0, 0.0], marks=pytest.mark.slow
+        ),
     ],
 )
 def test_the_advantages_that_trained_can_be_taken_once(kind, first, second):
@@ -316,6 +320,7 @@ def test_the_advantages_that_trained_can_be_taken_once(kind, first, second):
     assert learner.take_advantages() == {}
 
 
+@pytest.mark.slow
 def test_advantages_have_the_kl_and_the_length_taken_off():
     shaped = dataclasses.replace(
         OBJECTIVES["kl_reward"],

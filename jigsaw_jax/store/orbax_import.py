@@ -1,0 +1,40 @@
+"""Orbax, imported at first use and kept from printing what it also raises."""
+
+import functools
+import importlib
+import logging
+import sys
+from typing import Any
+
+import jax
+
+
+def orbax() -> Any:
+    """The module orbax.checkpoint; importing it takes seconds on a busy machine."""
+    module = importlib.import_module("orbax.checkpoint")
+    # It logs a stack trace of what it also raises; we report the latter.
+    absl_log = logging.getLogger("absl")
+    if _is_not_orbax not in absl_log.filters:
+        absl_log.addFilter(_is_not_orbax)
+        sys.unraisablehook = functools.partial(_unraisable, sys.unraisablehook)
+        # By default each replica of an array writes a slice of it, and each slice is a
+        # program that compiles in the middle of training.
+        handlers = module.type_handlers
+        whole = handlers.ArrayHandler(use_replica_parallel=False)
+        handlers.register_type_handler(jax.Array, whole, override=True)
+    return module
+
+
+def _is_not_orbax(record: logging.LogRecord) -> bool:
+    return "orbax" not in record.pathname
+
+
+def _unraisable(hook: Any, unraisable: Any) -> None:
+    """Leave out what TensorStore says of each array behind one that failed.
+
+    Orbax closes its event loop at the first failure, and the writers of the others then
+    find it closed: on a full disk, a screen of tracebacks around the line that says so.
+    """
+    is_echo = str(unraisable.exc_value) == "Event loop is closed"
+    if not (is_echo and unraisable.object is None):
+        hook(unraisable)

@@ -8,6 +8,7 @@ from typing import Any
 
 from jigsaw_jax.data.tokenizer import Tokenizer
 from jigsaw_jax.records import Event, Group, Sample, SampleStarted, UpdateStepped
+from jigsaw_jax.runtime.base import base_of, check_base
 from jigsaw_jax.runtime.clock import Clock, process_age_s
 from jigsaw_jax.runtime.evaluation import Result
 from jigsaw_jax.runtime.export import export_policy
@@ -93,15 +94,22 @@ class Record:
         self._rollouts = RolloutLog(self._dir.rollouts)
         self._evaluations = EvaluationLog(self._dir.evaluations)
         self._tally = Tally(self._saved.get("tally", {}))
+        self._base: str | None = None
         self.control_s = 0.0
 
     def _read(self, step: int) -> dict[str, Any]:
         return self._checkpoints.read_record(step)
 
     def restore(self, learner: Learner) -> Saved | None:
-        """Load the last checkpoint into the learner, or None where there is none."""
+        """Load the last checkpoint into the learner, or None where there is none.
+
+        Raises:
+          StoreError: it can't be read, or belongs to adapters over other weights.
+        """
+        self._base = base_of(learner)
         if self._step is None:
             return None
+        check_base(self._saved, self._base)
         abstract = {"learner": learner.abstract_state()}
         if self._saved["has_published"]:
             abstract["published"] = learner.abstract_params()
@@ -130,6 +138,7 @@ class Record:
             "pipeline_name": self._train.pipeline_name,
             "pipeline": dict(pipeline),
             "has_published": published is not None,
+            "base": self._base,
             **logs,
         }
         self._checkpoints.save(

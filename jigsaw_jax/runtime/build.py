@@ -80,7 +80,7 @@ def build(train: Train) -> Parts:
         held_out=held_out,
         engine=engine,
         learner=Learner(train, learner_mesh, params),
-        channel=WeightChannel(train.decoder, sampler_mesh),
+        channel=WeightChannel(engine.decoder, sampler_mesh),
     )
 
 

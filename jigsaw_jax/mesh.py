@@ -22,7 +22,8 @@ MESH_AXES: dict[str, str | tuple[str, ...] | None] = {
     "vocab": "tensor",
     # A device's share is a part of the share that it has of the vocabulary.
     "logits": ("tensor", "data", "fsdp"),
-    "slots": ("data", "fsdp", "tensor"),
+    # In the same order, so that one exchange takes logits from the one to the other.
+    "slots": ("tensor", "data", "fsdp"),
     "mlp": "tensor",
     "heads": "tensor",
     "kv_heads": "tensor",

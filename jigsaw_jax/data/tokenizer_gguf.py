@@ -14,7 +14,7 @@ from jigsaw_jax.data import gguf_bpe
 from jigsaw_jax.data.bpe_tokenizer import BpeTokenizer
 from jigsaw_jax.data.chat import ChatTemplate
 from jigsaw_jax.data.gemma_template import GEMMA_TEMPLATE
-from jigsaw_jax.settings.paths import gguf_path
+from jigsaw_jax.settings.paths import gguf_path, read_gguf
 
 
 def open_gguf(tokenizer: settings.Tokenizer) -> BpeTokenizer:
@@ -77,7 +77,7 @@ class _Metadata:
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
-        self._fields = gguf.GGUFReader(path).fields
+        self._fields = read_gguf(path).fields
 
     def get(self, name: str) -> Any:
         for prefix in ("tokenizer.ggml.", "tokenizer.", "general."):

@@ -72,6 +72,12 @@ def stack(params: Params) -> Params:
     return params | {name: stacked(params[name]) for name in _of_layers(params)}
 
 
+def is_stacked(params: Params) -> bool:
+    """Whether params, or subtrees of them, are those of scanned layers."""
+    trees = [params[name] for name in _of_layers(params)]
+    return any(layer_name(0) not in tree for tree in trees)
+
+
 def unstack(params: Params) -> Params:
     """Params of scanned layers with one dict a layer."""
 

@@ -19,7 +19,7 @@ from jigsaw_jax.model.decoder import init_params, layer_name, stack
 from jigsaw_jax.model.families.gemma3 import GEMMA3
 from jigsaw_jax.model.families.qwen3 import QWEN3
 from jigsaw_jax.settings import Decoder
-from jigsaw_jax.settings.paths import gguf_path
+from jigsaw_jax.settings.paths import gguf_path, read_gguf
 from jigsaw_jax.types import Params
 
 # Which tensor of the file holds a leaf.
@@ -63,9 +63,9 @@ def decoder_from_gguf(path: str) -> Decoder:
       The decoder, in float32 and unrolled.
 
     Raises:
-      ValueError: the architecture is not one of ours.
+      ValueError: the architecture is not one of ours, or the file is cut off.
     """
-    reader = gguf.GGUFReader(gguf_path(path, name="Weights.path"))
+    reader = read_gguf(gguf_path(path, name="Weights.path"))
     architecture = reader.fields["general.architecture"].contents()
     if architecture not in FIXED:
         raise ValueError(
@@ -230,7 +230,7 @@ def _dequantised(path: pathlib.Path) -> dict[str, np.ndarray]:
         tensor.name: np.ascontiguousarray(
             gguf.dequantize(tensor.data, tensor.tensor_type), np.float32
         )
-        for tensor in gguf.GGUFReader(path).tensors
+        for tensor in read_gguf(path).tensors
     }
     partial = cached.with_suffix(f".{os.getpid()}")
     try:

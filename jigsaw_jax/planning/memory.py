@@ -14,6 +14,8 @@ from jigsaw_jax.settings import Train, sizes
 
 # The share of HBM that a plan may fill; the rest is for fragmentation.
 FILL = 0.9
+# What the samplers have; the round's frozen policy is the same where there is one.
+PUBLISHED = "published parameters"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,6 +61,8 @@ def learner(train: Train, temporaries: int | float | None = None) -> Held:
         "optimizer moments (float32)",
     )
     fixed = {name: parts[name] / chips for name in names if name in parts}
+    if "round's parameters" not in parts:
+        fixed[PUBLISHED] = sizes.version_bytes(train.decoder) / chips
     decoder, rows = train.decoder, train.learner.rows
     spread = train.mesh.data * train.mesh.fsdp
     residual = rows * train.learner.row_tokens * decoder.model_dim * 2 / spread

@@ -143,6 +143,7 @@ def learner(train: Train, found: dict[str, dict[str, Any]], on: Slice) -> dict:
     # The moments are no argument of the gradient, but lie there while it runs.
     moments = held.fixed["optimizer moments (float32)"]
     hbm = max(gradient["peak_bytes"] + moments, step["peak_bytes"])
+    hbm += held.fixed.get(memory.PUBLISHED, 0)
     spread = train.mesh.data * train.mesh.fsdp
     limit = memory.FILL * on.chip.hbm_bytes
     return {

@@ -67,8 +67,19 @@ def _read(
 
 def _needed(module: Module, inner: Computation, name: str, size: int) -> int:
     """Bytes that a fusion reads of an array of `size` bytes."""
+    if _is_returned(inner, name):
+        # A nested fusion that only names the array anew: whoever calls it reads it.
+        return size
     parts = [_part(module, user, known, size) for user, known in _uses(inner, name)]
     return min(size, sum(parts))
+
+
+def _is_returned(inner: Computation, name: str) -> bool:
+    """Whether an array is its computation's result, bitcasts looked through."""
+    if name == inner.root:
+        return True
+    bitcasts = (user for user in inner.users[name] if user.opcode == "bitcast")
+    return any(_is_returned(inner, user.name) for user in bitcasts)
 
 
 def _uses(inner: Computation, name: str) -> list[tuple[Instruction, str]]:

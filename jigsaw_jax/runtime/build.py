@@ -75,7 +75,7 @@ def build_engine(
         stop_tokens=stop_tokens(train, tokenizer),
         pad_token=tokenizer.pad_id,
     )
-    return engine, WeightChannel(train.decoder, mesh)
+    return engine, WeightChannel(engine.decoder, mesh)
 
 
 def build_learner(train: Train, mesh: jax.sharding.Mesh) -> Learner:

@@ -3,6 +3,7 @@
 import pathlib
 
 from jigsaw_jax.reward.pool import RewardPool
+from jigsaw_jax.runtime.base import base_of, check_base
 from jigsaw_jax.runtime.build import build
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.evaluation import Evaluator, Result
@@ -25,7 +26,8 @@ def evaluate_checkpoint(train: Train, run_dir: pathlib.Path) -> tuple[int, Resul
       Updates that the checkpoint holds, and what was found.
 
     Raises:
-      StoreError: if there is no checkpoint that can be read.
+      StoreError: there is no checkpoint that can be read, or it belongs to adapters
+        over other weights.
     """
     checkpoints = Checkpoints(RunDir(run_dir).checkpoints, read_only=True)
     step = checkpoints.latest_step()
@@ -33,7 +35,9 @@ def evaluate_checkpoint(train: Train, run_dir: pathlib.Path) -> tuple[int, Resul
         raise StoreError(f"{run_dir} must hold a checkpoint, got none yet")
     parts = build(train)
     abstract = {"learner": parts.learner.abstract_state()}
-    if checkpoints.read_record(step)["has_published"]:
+    saved = checkpoints.read_record(step)
+    check_base(saved, base_of(parts.learner))
+    if saved["has_published"]:
         abstract["published"] = parts.learner.abstract_params()
     arrays, record = checkpoints.restore(step, abstract)
     checkpoints.close()

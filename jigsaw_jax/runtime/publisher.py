@@ -21,8 +21,9 @@ class Publisher:
       frozen: the learner's weights that never change; sent here, once.
 
     Attributes:
-      params: what was last sent, of what trains; a checkpoint between two publishes
-        must hold it, since unfinished draws of the round are made again with it.
+      params: what was last sent, of what trains, as the learner has it; a checkpoint
+        between two publishes must hold it, since unfinished draws of the round are made
+        again with it.
     """
 
     def __init__(
@@ -31,13 +32,14 @@ class Publisher:
         self._channel = channel
         self._engine = engine
         self._clock = clock
-        self._frozen = engine.load_params(channel.send_frozen(frozen))
+        self._frozen = channel.send_frozen(engine.prepare_params(frozen))
         self.params: Any = None
 
     def load(self, params: Any) -> Any:
         """Place what trains and return all that the engine decodes with."""
-        self.params = self._channel.send(params)
-        return {**self._frozen, **self._engine.load_params(self.params)}
+        self.params = params
+        ready = self._engine.prepare_params(params)
+        return {**self._frozen, **self._channel.send(ready)}
 
     def publish(
         self,

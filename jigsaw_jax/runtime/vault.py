@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from jigsaw_jax.runtime.base import base_of, check_base
 from jigsaw_jax.store.checkpoint import Checkpoints
 from jigsaw_jax.train.learner import Learner
 
@@ -50,11 +51,18 @@ class Vault:
         )
         self.step = self._checkpoints.latest_step() if resume else None
         self.record: dict[str, Any] = {}
+        self._base: str | None = None
         if self.step is not None:
             self.record = self._checkpoints.read_record(self.step)
 
     def restore(self, learner: Learner) -> Saved | None:
-        """Load the checkpoint into the learner, or None where there is none."""
+        """Load the checkpoint into the learner, or None where there is none.
+
+        Raises:
+          StoreError: it can't be read, or belongs to adapters over other weights.
+        """
+        self._base = base_of(learner)
+        check_base(self.record, self._base)
         if self.step is None:
             return None
         abstract = {"learner": learner.abstract_state()}
@@ -87,7 +95,7 @@ class Vault:
         arrays = {"learner": state}
         if published is not None:
             arrays["published"] = published
-        whole = {**record, "has_published": published is not None}
+        whole = {**record, "has_published": published is not None, "base": self._base}
         self._checkpoints.save(updates, arrays, whole, wait=wait, on_durable=on_durable)
 
     def close(self) -> None:

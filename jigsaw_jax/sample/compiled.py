@@ -1,5 +1,6 @@
 """The engine's programs wrapped for its mesh, and how all that they hold lies there."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -73,6 +74,12 @@ def limits_of(
     )
 
 
+def unrolled(decoder: Decoder, sampler: Sampler) -> Decoder:
+    """The decoder that the sampler's programs are made of."""
+    is_scanned = decoder.scan_layers and not sampler.unroll_layers
+    return dataclasses.replace(decoder, scan_layers=is_scanned)
+
+
 class Compiled:
     """The programs; each compiles at its first call of a shape.
 
@@ -131,6 +138,17 @@ class Compiled:
             num_pages=paging.num_pages,
             replicas=paging.replicas,
         )
+
+    def prepare(self, params: Params) -> Params:
+        """Weights cast, and taken apart layer by layer, where they lie."""
+        if not self._decoder.scan_layers and model.is_stacked(params):
+            params = _unstack(params)
+
+        def cast(leaf: jax.Array, dtype: Any) -> jax.Array:
+            # A cast to the same type would still be a call for each leaf.
+            return leaf if leaf.dtype == dtype else leaf.astype(dtype)
+
+        return jax.tree.map(cast, params, self.dtypes(params))
 
     def params_sharding(self, params: Params) -> Any:
         """How the weights, or subtrees of them, lie on the mesh."""
@@ -218,3 +236,9 @@ class Compiled:
         spec = PartitionSpec(*[None] * (shapes.slot_dim + 1), *heads)
         of_cache = NamedSharding(self._mesh, spec)
         return jax.tree.map(lambda _: of_cache, shapes)
+
+
+@jax.jit
+def _unstack(params: Params) -> Params:
+    """One program: a slice a leaf and layer would be hundreds of calls."""
+    return model.unstack(params)

@@ -26,7 +26,7 @@ from jax.stages import Lowered
 
 from jigsaw_jax import mesh as meshes
 from jigsaw_jax.sample import state
-from jigsaw_jax.sample.compiled import Compiled, limits_of
+from jigsaw_jax.sample.compiled import Compiled, limits_of, unrolled
 from jigsaw_jax.sample.result_tokens import ResultTokens
 from jigsaw_jax.sample.state import (
     FREE,
@@ -60,7 +60,7 @@ class Engine:
         stop_tokens: tuple[int, ...],
         pad_token: int = 0,
     ) -> None:
-        self.decoder = decoder
+        self.decoder = decoder = unrolled(decoder, sampler)
         self.sampler = sampler
         self._mesh = mesh or jax.sharding.Mesh(
             np.array(jax.devices()[:1]).reshape(1, 1, 1), meshes.AXES
@@ -102,19 +102,21 @@ class Engine:
         return self._programs.of_prefix
 
     def load_params(self, params: Params) -> Params:
-        """Weights placed and cast as the decode loop wants them; `params` stay valid.
+        """Weights as the decode loop wants them, on its mesh; `params` stay valid.
+
+        Subtrees can be loaded alone.
+        """
+        ready = self.prepare_params(params)
+        return jax.device_put(ready, self._programs.params_sharding(ready))
+
+    def prepare_params(self, params: Params) -> Params:
+        """The same before they are placed, so that no more than needed is moved.
 
         Matrices are cast to the compute type once, as every layer would on use; norms
-        are used in float32 and keep their type. Subtrees can be loaded alone.
+        are used in float32 and keep their type. Stacked layers are taken apart where
+        `Sampler.unroll_layers` says so.
         """
-        programs = self._programs
-        placed = jax.device_put(params, programs.params_sharding(params))
-
-        def cast(leaf: jax.Array, dtype: Any) -> jax.Array:
-            # A cast to the same type would still be a call for each leaf.
-            return leaf if leaf.dtype == dtype else leaf.astype(dtype)
-
-        return jax.tree.map(cast, placed, programs.dtypes(placed))
+        return self._programs.prepare(params)
 
     def init_decode_state(self) -> DecodeState:
         """A state whose slots are all free."""

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import pathlib
+from typing import Any
 
 PACKAGE = "package:"
 
@@ -41,3 +42,28 @@ def gguf_path(path: str, name: str) -> pathlib.Path:
             f"with {len(inside)}"
         )
     return pathlib.Path(str(inside[0].locate()))
+
+
+def read_gguf(path: pathlib.Path) -> Any:
+    """A reader of a GGUF file, which maps it into memory.
+
+    Args:
+      path: of the file.
+
+    Returns:
+      A `gguf.GGUFReader`.
+
+    Raises:
+      ValueError: it is no GGUF file, or is cut off.
+    """
+    # Imported here: most settings lead to no such file.
+    import gguf
+
+    try:
+        return gguf.GGUFReader(path)
+    except (ValueError, IndexError, KeyError, OverflowError) as error:
+        # A reader past the end stumbles over whatever it finds there.
+        raise ValueError(
+            f"{path} must be a whole GGUF file, got {path.stat().st_size} bytes that "
+            f"can't be read ({error}); fetch it again"
+        ) from error

@@ -83,8 +83,7 @@ def memory_bytes(train: Train) -> dict[str, int]:
     decoder = train.decoder
     base = num_params(decoder) * _BYTES[decoder.param_dtype]
     adapters = 4 * num_adapter_params(decoder)
-    # The base is held once, whatever versions of the adapters there are.
-    version = adapters or base
+    version = version_bytes(decoder)
     copy = version if _shares_base(train) else base + adapters
     parts = {
         "learner parameters": base + adapters,
@@ -97,6 +96,12 @@ def memory_bytes(train: Train) -> dict[str, int]:
         "logits of a micro-batch": logits_bytes(train),
     }
     return {name: size for name, size in parts.items() if size}
+
+
+def version_bytes(decoder: Decoder) -> int:
+    """Of what trains: of the base there is one, whatever versions of adapters."""
+    adapters = 4 * num_adapter_params(decoder)
+    return adapters or num_params(decoder) * _BYTES[decoder.param_dtype]
 
 
 def _shares_base(train: Train) -> bool:

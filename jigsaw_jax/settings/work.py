@@ -16,6 +16,8 @@ class Sampler:
       prompt_buckets: prompt lengths that prompts are padded to, ascending.
       new_tokens_max: cap on sampled tokens, the stop token included.
       steps_per_call: decode steps in one device call.
+      unroll_layers: unroll a scanned decoder's layers in the sampler's programs: a TPU
+        then reads a layer's weights while it computes another; longer to compile.
       temperature: of the logits; 0 is greedy and refused in training.
       top_k: keep the k likeliest tokens; 0 keeps all.
       top_p: keep the smallest set of at least this mass; 1 keeps all.
@@ -33,6 +35,7 @@ class Sampler:
     prompt_buckets: tuple[int, ...] = (32,)
     new_tokens_max: int = 64
     steps_per_call: int = 8
+    unroll_layers: bool = False
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0

@@ -157,6 +157,15 @@ def test_a_cache_that_cannot_be_written_costs_only_time(written, monkeypatch):
     )
 
 
+@pytest.mark.parametrize("kept", [0, 10, 200, -1000, -1])
+def test_a_file_that_is_cut_off_is_refused(written, kept):
+    path, _ = written
+    path.write_bytes(path.read_bytes()[:kept])
+    for read in (gguf.decoder_from_gguf, lambda path: gguf.load_gguf(path, LLAMA)):
+        with pytest.raises(ValueError, match=r"tiny.gguf must be a whole GGUF file"):
+            read(str(path))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -68,6 +68,31 @@ def test_bytes_are_those_of_the_layers_slice_and_none_of_the_chips_own_memory():
     assert cost.hbm_bytes == 28 * a_layer
 
 
+NESTED = """
+%renamed (param_0: bf16[128,128]) -> bf16[128,128] {
+  %param_0 = bf16[128,128]{1,0} parameter(0)
+  ROOT %bitcast.1 = bf16[128,128]{1,0} bitcast(%param_0)
+}
+
+%fused (param_1: bf16[8,128], param_2: bf16[128,128]) -> bf16[8,128] {
+  %param_1 = bf16[8,128]{1,0:S(1)} parameter(0)
+  %param_2 = bf16[128,128]{1,0} parameter(1)
+  %inner = bf16[128,128]{1,0} fusion(%param_2), kind=kLoop, calls=%renamed
+  ROOT %product = bf16[8,128]{1,0} convolution(%param_1, %inner), dim_labels=bf_io->bf
+}
+
+ENTRY %main (x: bf16[8,128], weight: bf16[128,128]) -> bf16[8,128] {
+  %x = bf16[8,128]{1,0:S(1)} parameter(0)
+  %weight = bf16[128,128]{1,0} parameter(1)
+  ROOT %fusion.1 = bf16[8,128]{1,0:S(1)} fusion(%x, %weight), kind=kOutput, calls=%fused
+}
+"""
+
+
+def test_a_weight_counts_that_a_nested_fusion_only_renames():
+    assert costs.Walk(hlo.parse(NESTED), CHIP, 1).cost().hbm_bytes == MATRIX
+
+
 def test_time_adds_synchronous_collectives_and_hides_asynchronous_ones():
     cost = costs.Walk(hlo.parse(recorded.SCAN), CHIP, 4).cost()
     hop, link = 1e-6, CHIP.link_bytes_s

@@ -58,6 +58,12 @@ def test_a_run_has_one_base_and_saves_and_evaluates_adapters_alone(tmp_path):
     assert (updates, result.problems) == (2, 4)
     with pytest.raises(StoreError, match=r"adapters.*, 2\].*, 3\]"):
         evaluate_checkpoint(adapted(train, rank=3), tmp_path)
+    # Other weights of the same shapes would load without a word.
+    other = dataclasses.replace(train, seed=1, updates=3)
+    with pytest.raises(StoreError, match="weights file that it was trained over"):
+        evaluate_checkpoint(other, tmp_path)
+    with pytest.raises(StoreError, match="weights file that it was trained over"):
+        run(other, tmp_path)
 
 
 def test_a_stopped_and_resumed_run_ends_as_one_that_was_never_stopped(tmp_path):

@@ -251,8 +251,11 @@ def test_a_slots_last_owner_leaves_nothing_behind_not_even_nan():
     assert found[0] == clean[:3]
 
 
-@pytest.mark.parametrize("scan", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_sharded_engine_gives_the_greedy_tokens_of_one_device(scan):
+@pytest.mark.parametrize(
+    ("scan", "unroll"),
+    [(False, False), (True, True), pytest.param(True, False, marks=pytest.mark.slow)],
+)
+def test_a_sharded_engine_gives_the_greedy_tokens_of_one_device(scan, unroll):
     params = tiny.params()
     expected = tiny.sample(tiny.engine(), params, PROMPT, temperature=0.0)
     mesh = meshes.sampler_mesh(
@@ -261,7 +264,8 @@ def test_a_sharded_engine_gives_the_greedy_tokens_of_one_device(scan):
     decoder = dataclasses.replace(tiny.DECODER, scan_layers=scan)
     if scan:
         params = tiny.model.stack(params)
-    engine = Engine(decoder, tiny.SAMPLER, mesh, stop_tokens=())
+    sampler = dataclasses.replace(tiny.SAMPLER, unroll_layers=unroll)
+    engine = Engine(decoder, sampler, mesh, stop_tokens=())
     placed = engine.load_params(params)
     assert len(jax.tree.leaves(placed)[0].sharding.device_set) == 2
     found = tiny.sample(engine, placed, PROMPT, temperature=0.0)

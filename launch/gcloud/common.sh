@@ -16,7 +16,7 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 POLL_S=${JIGSAW_POLL_S:-30}
 # Requests for one slice that may fail before we give up.
 FAILURES_MAX=3
-FLAGS=" dry_run help follow internal_ips iap no_quota_check then_down "
+FLAGS=" dry_run help follow internal_ips iap no_quota_check now then_down "
 
 declare -A OPTION=([project]="" [zone]="" [name]="run")
 declare -a GINS=() SETS=() WANTED=()
@@ -136,9 +136,10 @@ check_names() {
   PREFIX=jigsaw-${OPTION[name]}
   HEAD=$PREFIX-learner-0
   WHERE=(--zone="${OPTION[zone]}" --project="${OPTION[project]}")
-  REACH=()
+  # Nobody would see a question of a connection in the background.
+  REACH=(--quiet)
   if [[ -n ${OPTION[iap]:-} || -n ${OPTION[internal_ips]:-} ]]; then
-    REACH=(--tunnel-through-iap)
+    REACH+=(--tunnel-through-iap)
   fi
   if ((!DRY_RUN)) && ! command -v gcloud >/dev/null; then
     refuse "gcloud must be installed (https://cloud.google.com/sdk/docs/install), got none on the PATH"

@@ -120,7 +120,7 @@ class Host:
 def host(tmp_path):
     one = Host(tmp_path)
     yield one
-    one.run("stop", "demo")
+    one.run("stop")
 
 
 def test_a_run_is_started_once_stopped_and_copied(host):
@@ -137,8 +137,9 @@ def test_a_run_is_started_once_stopped_and_copied(host):
     assert json.loads((run / "words.json").read_text()) == [
         *("--set", "a = 'b c'", "--run_dir", str(run), "--cluster", "auto")
     ]
-    host.run("stop", "demo")
+    host.run("stop")
     assert host.state() == "ended 130"
+    assert host.run("states").stdout == "demo ended 130\n"
     # What it saved on its way out is in the bucket, half a checkpoint is not.
     assert host.bucket() == {
         "config.gin",

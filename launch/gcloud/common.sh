@@ -350,8 +350,10 @@ in_parallel() {
 
 # pack_source REVISION: what every host of a job installs, so that all run the same.
 pack_source() {
-  REVISION=$(git -C "$ROOT" rev-parse --verify --quiet "$1^{commit}") ||
-    refuse "the package must be a Git checkout that holds $1, got $ROOT"
+  if ! REVISION=$(git -C "$ROOT" rev-parse --verify --quiet "$1^{commit}"); then
+    ((DRY_RUN)) || refuse "the package must be a Git checkout that holds $1, got $ROOT"
+    REVISION=$1
+  fi
   note "git archive of $REVISION, which the hosts install"
   if ((DRY_RUN)); then return; fi
   if [[ -n $(git -C "$ROOT" status --porcelain --untracked-files=no) ]]; then

@@ -5,11 +5,14 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 
 import pytest
 
+# Each test starts a script or more, and each of these gcloud some twenty times.
+pytestmark = pytest.mark.slow
 ROOT = pathlib.Path(__file__).parents[2]
 SCRIPTS = ROOT / "launch" / "gcloud"
 WHERE = ("--project", "P", "--zone", "Z")
@@ -60,7 +63,7 @@ class Cloud:
             env=os.environ | {"PATH": path, "JIGSAW_POLL_S": "0"},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
         )
 
@@ -482,7 +485,19 @@ def test_a_dry_run_prints_the_calls_of_a_real_one_and_makes_none(cloud, script, 
     )
 
 
-def test_every_script_has_help_and_no_tabs_of_its_own():
+def test_a_dry_run_needs_no_checkout(tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(ROOT / "launch", copy / "launch")
+    words = [copy / "launch/gcloud/up.sh", *WHERE, *SLICES, "--dry_run"]
+    environment = os.environ | {"GIT_CEILING_DIRECTORIES": str(tmp_path)}
+    done = subprocess.run(
+        words, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "host.sh install HEAD" in done.stdout
+
+
+def test_every_script_has_help():
     for script in ("up.sh", "run.sh", "logs.sh", "status.sh", "down.sh"):
         done = subprocess.run(
             [SCRIPTS / script, "--help"], capture_output=True, text=True, check=False

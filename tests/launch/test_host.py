@@ -98,7 +98,7 @@ class Host:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )
 
@@ -106,7 +106,7 @@ class Host:
         return self.run("state", "demo").stdout.strip()
 
     def wait(self, state):
-        deadline_s = time.monotonic() + 30
+        deadline_s = time.monotonic() + 120
         while self.state() != state:
             assert time.monotonic() < deadline_s, self.state()
             threading.Event().wait(0.05)
@@ -130,7 +130,7 @@ def test_a_run_is_started_once_stopped_and_copied(host):
     assert host.state() == "running"
     assert "runs already" in host.run("start", *words).stderr
     run = host.package / "runs" / "demo"
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 120
     while "checkpoints/step-1/whole" not in host.bucket():
         assert time.monotonic() < deadline_s
         threading.Event().wait(0.05)

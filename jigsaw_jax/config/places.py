@@ -1,4 +1,4 @@
-"""Checks the files that a configuration names and the run directory it asks for."""
+"""Checks what a configuration needs of the machine: files, run directory, isolation."""
 
 import importlib.metadata
 import pathlib
@@ -8,16 +8,18 @@ from jigsaw_jax.config.statements import ConfigError
 from jigsaw_jax.settings import fields
 from jigsaw_jax.settings.paths import PACKAGE
 
-# A run can be made longer, and be logged, evaluated or simulated otherwise, and is
-# still itself.
+# A run can be made longer, and be logged, evaluated, spread over processes or simulated
+# otherwise, and is still itself.
 _FREE = (
     "Train.updates",
     "Store.",
     "Evaluation.",
+    "Cluster.",
     "Simulation.",
     "Workload.",
     "Costs.",
     "Fleet.",
+    "Reward.code_isolation",
 )
 
 
@@ -55,6 +57,26 @@ def check_files(train: settings.Train) -> None:
         _check_function(train.reward.function)
 
 
+def check_isolation(reward: settings.Reward) -> None:
+    """Refuse a run whose programs this machine can't keep, by trying.
+
+    Args:
+      reward: of the run.
+
+    Raises:
+      ConfigError: naming what is missing and the setting that accepts it.
+    """
+    if "code" not in reward.weights:
+        return
+    # Imported here: most runs start no programs.
+    from jigsaw_jax.reward.sandbox import client
+
+    try:
+        client.check_isolation(reward)
+    except client.IsolationError as error:
+        raise ConfigError(str(error)) from None
+
+
 def check_run_dir(
     run_dir: pathlib.Path, train: settings.Train, *, resume: bool
 ) -> None:
@@ -86,7 +108,11 @@ def check_run_dir(
             f"--run_dir must be empty with --resume never, got {run_dir}; {other}, "
             "or --resume auto"
         )
-    _check_same_run(run_dir, train)
+    # A run that was refused or killed before its first checkpoint has left nothing that
+    # another could mix with.
+    saved = ("step-*", "damaged-*")
+    if any(path for name in saved for path in run_dir.glob(f"checkpoints/{name}")):
+        _check_same_run(run_dir, train)
 
 
 def _check_same_run(run_dir: pathlib.Path, train: settings.Train) -> None:

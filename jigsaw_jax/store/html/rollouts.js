@@ -83,18 +83,22 @@ function rewardColor(value) {
 function entry(group, isCurrent, act) {
   return el("button", { "aria-current": String(isCurrent), onclick: act },
     el("div", { class: "prompt written" }, group.prompt.replace(/\s+/g, " ").slice(-90)),
-    el("div", { class: "row" }, `update ${group.update} · mean ${number(mean(rewards(group)), 2)}`,
+    el("div", { class: "row" }, `update ${group.update} · mean ${number(mean(rewards(group)), 2)}${dropped(group)}`,
       el("span", { class: "dots" }, ...group.members.map((m) => el("i", { style: `background:${rewardColor(m.reward)}` })))));
 }
 
 function groupView(group) {
   return [
     el("div", { class: "problem" },
-      el("div", { class: "quiet" }, `${group.task} · ${group.uid} · draw ${group.draw} · update ${group.update}`),
+      el("div", { class: "quiet" }, `${group.task} · ${group.uid} · draw ${group.draw} · update ${group.update}${dropped(group)}`),
       el("div", { class: "written" }, group.prompt),
       el("div", { class: "quiet written" }, `Reference answer: ${group.answer}`)),
     el("div", { class: "members" }, ...group.members.map(memberView)),
   ];
+}
+
+function dropped(group) {
+  return group.dropped ? ` · dropped: ${group.dropped}` : "";
 }
 
 function memberView(member) {

@@ -12,6 +12,7 @@ import signal
 import sys
 
 from jigsaw_jax.reward import frame
+from jigsaw_jax.reward.function import FunctionError
 from jigsaw_jax.reward.isolation import isolate
 from jigsaw_jax.reward.sandbox.client import IsolationError
 from jigsaw_jax.reward.score import preload, score
@@ -30,7 +31,7 @@ def main() -> None:
     reward = Reward(**settings)
     try:
         preload(reward)
-    except IsolationError as error:
+    except (FunctionError, IsolationError) as error:
         frame.write(sink, {"refused": str(error)})
         return
     isolate()

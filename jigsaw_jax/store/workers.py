@@ -6,7 +6,7 @@ from typing import Any
 
 PREFIX = "worker/"
 # What a mark's name makes of its worker; other names only show that it lives.
-_STATES = {"hired": "starting", "loaded": "starting", "leaving": "leaving"}
+_STATES = {"hired": "starting", "leaving": "leaving"}
 _OVER = ("lost", "left")
 
 
@@ -95,5 +95,6 @@ class Workers:
             worker.state = "lost"
             worker.lost += 1
             worker.reason = str(event.get("reason", ""))
-        else:
+        elif what != "loaded" and (what != "heartbeat" or worker.version is not None):
+            # Without weights it still starts; each version is loaded anew.
             worker.state = _STATES.get(what, "working")

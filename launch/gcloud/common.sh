@@ -16,7 +16,7 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 POLL_S=${JIGSAW_POLL_S:-30}
 # Requests for one slice that may fail before we give up.
 FAILURES_MAX=3
-FLAGS=" dry_run help follow internal_ips iap no_quota_check then_down "
+FLAGS=" dry_run help follow internal_ips iap no_quota_check now then_down "
 
 declare -A OPTION=([project]="" [zone]="" [name]="run")
 declare -a GINS=() SETS=() WANTED=()
@@ -136,9 +136,10 @@ check_names() {
   PREFIX=jigsaw-${OPTION[name]}
   HEAD=$PREFIX-learner-0
   WHERE=(--zone="${OPTION[zone]}" --project="${OPTION[project]}")
-  REACH=()
+  # Nobody would see a question of a connection in the background.
+  REACH=(--quiet)
   if [[ -n ${OPTION[iap]:-} || -n ${OPTION[internal_ips]:-} ]]; then
-    REACH=(--tunnel-through-iap)
+    REACH+=(--tunnel-through-iap)
   fi
   if ((!DRY_RUN)) && ! command -v gcloud >/dev/null; then
     refuse "gcloud must be installed (https://cloud.google.com/sdk/docs/install), got none on the PATH"
@@ -349,8 +350,10 @@ in_parallel() {
 
 # pack_source REVISION: what every host of a job installs, so that all run the same.
 pack_source() {
-  REVISION=$(git -C "$ROOT" rev-parse --verify --quiet "$1^{commit}") ||
-    refuse "the package must be a Git checkout that holds $1, got $ROOT"
+  if ! REVISION=$(git -C "$ROOT" rev-parse --verify --quiet "$1^{commit}"); then
+    ((DRY_RUN)) || refuse "the package must be a Git checkout that holds $1, got $ROOT"
+    REVISION=$1
+  fi
   note "git archive of $REVISION, which the hosts install"
   if ((DRY_RUN)); then return; fi
   if [[ -n $(git -C "$ROOT" status --porcelain --untracked-files=no) ]]; then

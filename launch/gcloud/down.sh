@@ -5,7 +5,7 @@
 #
 # --project P, --zone Z   where
 # --name NAME             of the job (default: run)
-# --run NAME              first let this run save, end and copy itself to its bucket
+# --now                   don't let runs save, end and copy themselves first
 # --looks N              how often to look whether all is gone (default: 60)
 # --iap                   connect through IAP
 # --dry_run               print each gcloud call, in order, and call none
@@ -37,7 +37,7 @@ remaining() { { printf '%s\n' "${!STATE[@]}" && our_nodes; } | sed '/^$/d' | sor
 
 main() {
   local look name left
-  parse_options "run looks" "$@"
+  parse_options "now looks" "$@"
   check_count looks "${OPTION[looks]:-$LOOKS}"
   survey
   if ((DRY_RUN)); then
@@ -45,9 +45,9 @@ main() {
     STATE=([$HEAD]=ACTIVE [$PREFIX-sampler-0]=ACTIVE)
   fi
   survey_nodes
-  if [[ -n ${OPTION[run]:-} && ${STATE[$HEAD]:-} == ACTIVE ]]; then
-    vm ssh "$HEAD" --worker=0 --command="$(quoted bash host.sh stop "${OPTION[run]}")" "${REACH[@]}" ||
-      say "the run could not be stopped; its last copy is what is in the bucket"
+  if [[ -z ${OPTION[now]:-} && ${STATE[$HEAD]:-} == ACTIVE ]]; then
+    vm ssh "$HEAD" --worker=0 --command="bash host.sh stop" "${REACH[@]}" ||
+      say "runs could not be stopped; what is in the bucket is their last copy"
   fi
   for ((look = 0; look < ${OPTION[looks]:-$LOOKS}; look++)); do
     if [[ -z $(remaining) ]]; then break; fi

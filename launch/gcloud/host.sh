@@ -7,7 +7,8 @@
 #   host.sh ray SLICE ROLE HEAD_ADDRESS        start Ray, or join it
 #   host.sh start RUN BUCKET EVERY_S WORD...   train, unless it already does
 #   host.sh state RUN                          none, running, or ended CODE
-#   host.sh stop RUN                           ask it to save and end, and wait
+#   host.sh states                             of every run, a line each
+#   host.sh stop                               let every run save, end and copy itself
 #   host.sh log RUN LINES [follow]
 #
 # All of it lies below the home folder: jigsaw_jax/ and .ray/.
@@ -159,11 +160,24 @@ state() {
   fi
 }
 
+states() {
+  local log name
+  for log in "$HOME_DIR"/runs/*.log; do
+    [[ -e $log ]] || continue
+    name=$(basename "$log" .log)
+    echo "$name $(state "$name")"
+  done
+}
+
 stop() {
-  local -r run=$HOME_DIR/runs/$1
-  if ! is_running "$run"; then return; fi
-  kill -TERM "$(cat "$run.pid")"
-  while is_running "$run"; do sleep 1; done
+  local pid run
+  for pid in "$HOME_DIR"/runs/*.pid; do
+    run=${pid%.pid}
+    if is_running "$run"; then
+      kill -TERM "$(cat "$pid")"
+      while is_running "$run"; do sleep 1; done
+    fi
+  done
 }
 
 log() {
@@ -182,7 +196,8 @@ case ${1:-} in
   start) start "${@:2}" ;;
   supervise) supervise "${@:2}" ;;
   state) state "$2" ;;
-  stop) stop "$2" ;;
+  states) states ;;
+  stop) stop ;;
   log) log "${@:2}" ;;
   *)
     say "host.sh has no command '${1:-}'"

@@ -5,7 +5,7 @@
 #
 # --project P, --zone Z   where
 # --name NAME             of the job (default: run)
-# --run NAME              also say how this run is
+# --run NAME              say how this run is, instead of all
 # --iap                   connect through IAP
 # --dry_run               print each gcloud call, in order, and call none
 
@@ -23,8 +23,11 @@ main() {
   survey
   survey_nodes
   if ((!DRY_RUN)); then show; fi
-  if [[ -n ${OPTION[run]:-} ]]; then
-    call compute tpus tpu-vm ssh "$HEAD" --worker=0 --command="$(quoted bash host.sh state "${OPTION[run]}")" "${REACH[@]}" "${WHERE[@]}"
+  if ((DRY_RUN)) || [[ ${STATE[$HEAD]:-} == ACTIVE ]]; then
+    local words=(bash host.sh states)
+    if [[ -n ${OPTION[run]:-} ]]; then words=(bash host.sh state "${OPTION[run]}"); fi
+    vm ssh "$HEAD" --worker=0 --command="$(quoted "${words[@]}")" "${REACH[@]}" ||
+      say "the head does not answer"
   fi
 }
 

@@ -5,11 +5,14 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 
 import pytest
 
+# Each test starts a script or more, and each of these gcloud some twenty times.
+pytestmark = pytest.mark.slow
 ROOT = pathlib.Path(__file__).parents[2]
 SCRIPTS = ROOT / "launch" / "gcloud"
 WHERE = ("--project", "P", "--zone", "Z")
@@ -60,7 +63,7 @@ class Cloud:
             env=os.environ | {"PATH": path, "JIGSAW_POLL_S": "0"},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
         )
 
@@ -267,7 +270,7 @@ def test_run_passes_words_with_spaces_and_quotes_through_the_remote_shell(cloud)
     done = cloud.run("run.sh", "--gin", "configs/demo.gin", "--set", odd, "--set=A=1")
     assert done.returncode == 0, done.stderr
     (start,) = cloud.calls("host.sh start")
-    command = start.split("--command=")[1].split(" --zone=")[0]
+    command = start.split("--command=")[1].split(" --quiet")[0]
     heard = subprocess.run(
         ["bash", "-c", command.replace("bash host.sh", "printf '%s\\0'")],
         capture_output=True,
@@ -406,12 +409,17 @@ def test_down_tries_again_and_says_what_remains(cloud):
     assert LEARNER not in done.stderr.split("STILL THERE")[1]
 
 
-def test_down_stops_the_run_first_and_nothing_where_nothing_is(cloud):
+def test_down_lets_runs_end_first_and_asks_nothing_where_nothing_is(cloud):
     cloud.up()
-    done = cloud.run("down.sh", "--run", "demo")
+    done = cloud.run("down.sh")
     lines = cloud.calls()
-    stop = lines.index(cloud.calls("host.sh stop demo")[0])
+    stop = lines.index(cloud.calls("host.sh stop")[0])
     assert stop < lines.index(cloud.calls(" delete ")[0])
+    cloud.up()
+    cloud.forget()
+    cloud.run("down.sh", "--now")
+    assert not cloud.calls("host.sh stop")
+    assert cloud.calls(" delete ")
     cloud.forget()
     done = cloud.run("down.sh")
     assert done.returncode == 0
@@ -430,6 +438,15 @@ def test_status_shows_what_stands_and_since_when(cloud):
     assert "none" in shown
 
 
+def test_no_connection_asks_a_question_and_iap_reaches_all_of_them(cloud):
+    done = cloud.up(*SLICES, "--internal_ips")
+    assert done.returncode == 0, done.stderr
+    reach = [line for line in cloud.calls() if " ssh " in line or " scp " in line]
+    assert len(reach) >= 8
+    assert all("--quiet --tunnel-through-iap" in line for line in reach)
+    assert all("--internal-ips" in line for line in cloud.calls(f"{QUEUE} create"))
+
+
 def test_logs_asks_the_head(cloud):
     cloud.run("logs.sh", "--run", "demo", "--lines", "7", "--follow")
     (line,) = cloud.calls()
@@ -443,7 +460,7 @@ def test_logs_asks_the_head(cloud):
         ("run.sh", ("--gin", "configs/demo.gin", "--bucket", "bb-x", "--then_down")),
         ("status.sh", ("--run", "demo")),
         ("logs.sh", ()),
-        ("down.sh", ("--run", "demo")),
+        ("down.sh", ()),
     ],
 )
 def test_a_dry_run_prints_the_calls_of_a_real_one_and_makes_none(cloud, script, words):
@@ -468,7 +485,19 @@ def test_a_dry_run_prints_the_calls_of_a_real_one_and_makes_none(cloud, script, 
     )
 
 
-def test_every_script_has_help_and_no_tabs_of_its_own():
+def test_a_dry_run_needs_no_checkout(tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(ROOT / "launch", copy / "launch")
+    words = [copy / "launch/gcloud/up.sh", *WHERE, *SLICES, "--dry_run"]
+    environment = os.environ | {"GIT_CEILING_DIRECTORIES": str(tmp_path)}
+    done = subprocess.run(
+        words, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "host.sh install HEAD" in done.stdout
+
+
+def test_every_script_has_help():
     for script in ("up.sh", "run.sh", "logs.sh", "status.sh", "down.sh"):
         done = subprocess.run(
             [SCRIPTS / script, "--help"], capture_output=True, text=True, check=False

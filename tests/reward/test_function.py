@@ -1,3 +1,4 @@
+import contextlib
 import pathlib
 import queue
 
@@ -146,3 +147,17 @@ def test_a_configuration_with_an_unusable_function_is_refused_early(module):
 def test_settings_refuse_half_a_function(fields, said):
     with pytest.raises(ValueError, match=said):
         settings.Reward(**fields)
+
+
+def test_a_function_that_is_gone_ends_the_pool_with_its_reason(module):
+    reward = _reward(module, "good")
+    module.unlink()
+    pool = RewardPool(reward)
+    scores: queue.Queue = queue.Queue()
+    # The pool may have noticed before, and then takes nothing more.
+    with contextlib.suppress(RuntimeError):
+        pool.submit(PROMPT, "ab", scores.put)
+        assert "FileNotFoundError" in scores.get(timeout=60).failure
+    with pytest.raises(RuntimeError, match="function must be importable"):
+        pool.submit(PROMPT, "ab", scores.put)
+    pool.close()

@@ -13,7 +13,12 @@ def test_a_worker_is_hired_joins_is_lost_and_comes_back():
     workers.hear(_mark("w1", "hired", role="sample", version=-1, pid=0), 2.0)
     (row,) = workers.rows(0.0)
     assert (row["state"], row["version"], row["pid"]) == ("starting", None, None)
+    workers.hear(_mark("w1", "heartbeat", role="sample", version=-1, pid=5), 2.5)
+    assert workers.rows(0.0)[0]["state"] == "starting"
+    workers.hear(_mark("w1", "loaded", version=3), 2.8)
+    assert workers.rows(0.0)[0]["state"] == "starting"
     workers.hear(_mark("w1", "joined", role="sample", incarnation=1, pid=5), 3.0)
+    workers.hear(_mark("w1", "loaded", version=4), 8.0)
     workers.hear(_mark("w1", "heartbeat", version=4), 9.0)
     (row,) = workers.rows(0.0)
     assert row["state"] == "working"

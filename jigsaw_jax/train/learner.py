@@ -152,7 +152,7 @@ class Learner:
         return metrics.of_update(self._step(rate), rate)
 
     def follow(self, params: Params, version: int) -> None:
-        """Go by another learner's weights, frozen ones too, which serve as `version`."""
+        """Go by another learner's weights, frozen ones too, served as `version`."""
         trained, frozen = lora.split(params)
         self._params = jax.device_put(trained, self._programs.params_sharding)
         self.frozen = jax.device_put(frozen, self._programs.frozen_sharding)

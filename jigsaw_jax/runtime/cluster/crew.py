@@ -13,6 +13,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from ray.exceptions import RayError
+
 from jigsaw_jax import records
 from jigsaw_jax.records import Event, Group, GroupId, Prompt, Sample, SampleId, Score
 from jigsaw_jax.reward.pool import RewardPool
@@ -257,8 +259,11 @@ class ClusterCrew:
         return self._ears.metrics.pop(update)
 
     def whole(self, group: Group) -> Group:
-        """The group with its completions, read from the store."""
-        return remote.fetched(group)
+        """The group with its completions; without any where their host is gone."""
+        try:
+            return remote.fetched(group)
+        except RayError:
+            return dataclasses.replace(group, samples=(), scores=())
 
     def forget(self, group: GroupId) -> None:
         """Its samples are asked for no more."""

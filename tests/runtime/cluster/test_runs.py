@@ -6,7 +6,9 @@ One Ray for the file: it takes longer to start than a run.
 import dataclasses
 import json
 import os
+import shutil
 import signal
+import tempfile
 
 import jax
 import numpy as np
@@ -23,21 +25,23 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def local_ray(tmp_path_factory):
-    ray = pytest.importorskip("ray")
+def local_ray():
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    # Its own sockets and pipes are closed by its finalisers.
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    ray = pytest.importorskip("ray")
+    # The paths of its sockets have to be short.
+    folder = tempfile.mkdtemp(prefix="jgs-", dir="/tmp")
     ray.init(
         address="local",
         num_cpus=0,
         include_dashboard=False,
-        _node_ip_address="127.0.0.1",
         object_store_memory=100_000_000,
         log_to_driver=False,
-        _temp_dir=str(tmp_path_factory.mktemp("r")),
+        _temp_dir=folder,
     )
     yield
     ray.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def train_of(updates=4):

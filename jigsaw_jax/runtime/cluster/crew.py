@@ -44,7 +44,6 @@ class ClusterCrew:
       fleet: the processes.
       roster: of this life of the control loop.
       problems: tokenizer and data.
-      clock: of the controller.
       payloads: takes word of completions.
       post: takes events.
       say: tells the person who waits.
@@ -307,6 +306,13 @@ class ClusterCrew:
         with self._roster.lock:
             self._guests.clear()
         self._ask("rest")
+        self._record.journal.mark(
+            "cluster",
+            "ignored",
+            self._roster.now_s(),
+            messages=self._register.num_ignored,
+            batches=self._fleet.num_stale,
+        )
 
     def _ask(self, name: str, *values: Any) -> None:
         self._ears.done.discard(name)

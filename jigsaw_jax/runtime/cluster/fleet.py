@@ -14,7 +14,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import ray
@@ -271,7 +271,11 @@ class Fleet:
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
             self.on_look()
-        for hand in asked.values():
+        self._check(asked.values(), now_s)
+
+    def _check(self, silent: Iterable[Hand], now_s: float) -> None:
+        """Lose those that say nothing, and those that don't get ready."""
+        for hand in silent:
             silent_s = self._silent_s(hand)
             if now_s - hand.asked_s > silent_s:
                 self._lose(hand, f"silent for {silent_s:g} s")

@@ -159,7 +159,13 @@ class Head:
 
 
 def num_local(address: str) -> int:
-    """N of "local:N", the learner among them; 0 for another address.
+    """How many workers an address asks for here.
+
+    Args:
+      address: "local:N" or where a cluster is.
+
+    Returns:
+      N, the learner among them; 0 for another address.
 
     Raises:
       ClusterError: N is no number, or leaves no sampler.

@@ -23,7 +23,8 @@ class Cluster:
       cores: CPU cores that the workers are pinned to, by turns: worker i gets the i-th
         and every n-th of its own host; empty pins none.
       heartbeat_s: without a word for so long, a worker is lost and killed.
-      startup_s: the same until it has joined, a first compilation included.
+      building_s: the same while it builds and compiles, when answers come late.
+      startup_s: from its hiring until it has joined, a first compilation included.
       losses_max: workers lost in a row, without an update between, before the run
         gives up.
       role_switch_after: rounds after which the first sampler stops sampling and takes
@@ -36,6 +37,7 @@ class Cluster:
     samplers: int = 0
     cores: tuple[int, ...] = ()
     heartbeat_s: float = 10.0
+    building_s: float = 60.0
     startup_s: float = 1800.0
     losses_max: int = 5
     role_switch_after: int = 0
@@ -45,7 +47,8 @@ class Cluster:
     def __post_init__(self) -> None:
         check.at_least("Cluster.samplers", self.samplers, 0)
         check.at_least("Cluster.heartbeat_s", self.heartbeat_s, 1.0)
-        check.at_least("Cluster.startup_s", self.startup_s, self.heartbeat_s)
+        check.at_least("Cluster.building_s", self.building_s, self.heartbeat_s)
+        check.at_least("Cluster.startup_s", self.startup_s, self.building_s)
         check.at_least("Cluster.losses_max", self.losses_max, 1)
         check.at_least("Cluster.role_switch_after", self.role_switch_after, 0)
         check.at_least("Cluster.queue_bytes_max", self.queue_bytes_max, 1)

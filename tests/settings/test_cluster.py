@@ -13,7 +13,8 @@ from tests.runtime.test_local import make_train
     ("changes", "text"),
     [
         ({"heartbeat_s": 0.5}, "Cluster.heartbeat_s must be at least 1"),
-        ({"heartbeat_s": 60.0, "startup_s": 30.0}, "Cluster.startup_s"),
+        ({"heartbeat_s": 90.0}, "Cluster.building_s must be at least 90"),
+        ({"startup_s": 30.0}, "Cluster.startup_s must be at least 60"),
         ({"samplers": -1}, "Cluster.samplers"),
         ({"cores": (0, -1)}, "Cluster.cores"),
         ({"samplers": 1, "role_switch_after": 1}, "take 2"),

@@ -13,6 +13,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from ray.exceptions import RayError
+
 from jigsaw_jax import records
 from jigsaw_jax.records import Event, Group, GroupId, Prompt, Sample, SampleId, Score
 from jigsaw_jax.reward.pool import RewardPool
@@ -42,7 +44,6 @@ class ClusterCrew:
       fleet: the processes.
       roster: of this life of the control loop.
       problems: tokenizer and data.
-      clock: of the controller.
       payloads: takes word of completions.
       post: takes events.
       say: tells the person who waits.
@@ -261,8 +262,11 @@ class ClusterCrew:
         return self._ears.advantages.pop(update)
 
     def whole(self, group: Group) -> Group:
-        """The group with its completions, read from the store."""
-        return remote.fetched(group)
+        """The group with its completions; without any where their host is gone."""
+        try:
+            return remote.fetched(group)
+        except RayError:
+            return dataclasses.replace(group, samples=(), scores=())
 
     def forget(self, group: GroupId) -> None:
         """Its samples are asked for no more."""
@@ -306,6 +310,13 @@ class ClusterCrew:
         with self._roster.lock:
             self._guests.clear()
         self._ask("rest")
+        self._record.journal.mark(
+            "cluster",
+            "ignored",
+            self._roster.now_s(),
+            messages=self._register.num_ignored,
+            batches=self._fleet.num_stale,
+        )
 
     def _ask(self, name: str, *values: Any) -> None:
         self._ears.done.discard(name)

@@ -49,7 +49,7 @@ class Desk:
         self._helper: Any = None
         self._thread = CommandThread("desk", self._failed)
         self._thread.start()
-        self.outbox.post("hello", os.getpid(), socket.gethostname(), boot_id())
+        self.outbox.post("hello", os.getpid(), socket.gethostname(), home())
 
     def queue(self, batch: Any, refs: list[Any]) -> None:
         """Queue the commands of a batch; one that came before is let go.
@@ -229,10 +229,10 @@ _COMMANDS: dict[str, Command] = {
 }
 
 
-def boot_id() -> str:
-    """Equal for processes whose monotonic clocks are the same."""
+def home() -> str:
+    """Equal for processes that share a monotonic clock and each other's pids."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
+            return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return socket.gethostname()

@@ -14,7 +14,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import ray
@@ -23,7 +23,7 @@ from ray.exceptions import RayError
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import actor
-from jigsaw_jax.runtime.cluster.desk import boot_id
+from jigsaw_jax.runtime.cluster.desk import home
 from jigsaw_jax.runtime.cluster.head import Place
 from jigsaw_jax.runtime.cluster.outbox import LASTING
 from jigsaw_jax.runtime.threads import ThreadFailed
@@ -52,7 +52,7 @@ class Hand:
     host: its name.
     offset_s: to add to its clock.
     facts: what it counts.
-    heard_s: when it last answered.
+    hired_s: when it was.
     is_lost: whether this life is over.
     marked_s: when the log last said that it lives.
     is_near: whether it is on this host.
@@ -72,7 +72,7 @@ class Hand:
     host: str = ""
     offset_s: float = 0.0
     facts: dict[str, int] = dataclasses.field(default_factory=dict)
-    heard_s: float = 0.0
+    hired_s: float = 0.0
     is_lost: bool = False
     marked_s: float = 0.0
     is_near: bool = False
@@ -86,6 +86,11 @@ class Hand:
     def worker(self) -> str:
         """This life of it, as the pipeline knows it: what goes to another is not it."""
         return f"{self.name}/{self.incarnation}"
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it has built what it works with."""
+        return self.is_joined or self.version >= 0
 
     def command(self, name: str, *values: Any, refs: Sequence[Any] = ()) -> None:
         """Hold a command back until `flush`; values are plain."""
@@ -110,9 +115,9 @@ class Hand:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
-    def greet(self, pid: int, host: str, boot: str) -> None:
+    def greet(self, pid: int, host: str, its_home: str) -> None:
         """Take in who it is."""
-        self.pid, self.host, self.is_near = pid, host, boot == boot_id()
+        self.pid, self.host, self.is_near = pid, host, its_home == home()
 
     def row(self, slots: int) -> dict[str, Any]:
         """As the summary lists it; `slots` are a sampler's."""
@@ -213,8 +218,8 @@ class Fleet:
         }
         handle = actor.make(place.options(), json.dumps(charter).encode())
         hand = Hand(name, role, self.lives[name], place, handle)
-        hand.heard_s = self._clock.now_s()
-        hand.ask(hand.heard_s)
+        hand.hired_s = self._clock.now_s()
+        hand.ask(hand.hired_s)
         with self._lock:
             self.hands[name] = hand
         return hand
@@ -266,15 +271,25 @@ class Fleet:
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
             self.on_look()
-        for hand in asked.values():
-            limit_s = self._limit_s(hand)
-            if now_s - hand.asked_s > limit_s:
-                self._lose(hand, f"silent for {limit_s:g} s")
+        self._check(asked.values(), now_s)
 
-    def _limit_s(self, hand: Hand) -> float:
+    def _check(self, silent: Iterable[Hand], now_s: float) -> None:
+        """Lose those that say nothing, and those that don't get ready."""
+        for hand in silent:
+            silent_s = self._silent_s(hand)
+            if now_s - hand.asked_s > silent_s:
+                self._lose(hand, f"silent for {silent_s:g} s")
+        startup_s = self._train.cluster.startup_s
+        for hand in list(self.hands.values()):
+            if not hand.is_up and now_s - hand.hired_s > startup_s:
+                self._lose(hand, f"not ready in {startup_s:g} s")
+
+    def _silent_s(self, hand: Hand) -> float:
+        """How long its answer may be waited for."""
         cluster = self._train.cluster
-        is_up = hand.is_joined if hand.role == "sample" else hand.pid
-        return DRAIN_S + (cluster.heartbeat_s if is_up else cluster.startup_s)
+        if hand.is_up:
+            return DRAIN_S + cluster.heartbeat_s
+        return DRAIN_S + (cluster.building_s if hand.pid else cluster.startup_s)
 
     def _hear(self, hand: Hand) -> None:
         assert hand.answer is not None
@@ -285,7 +300,6 @@ class Fleet:
             self._lose(hand, str(error).strip().split("\n")[0] or type(error).__name__)
             return
         now_s = self._clock.now_s()
-        hand.heard_s = now_s
         hand.facts = head["facts"]
         hand.ask(now_s)
         items = wire.read_list(head["items"])

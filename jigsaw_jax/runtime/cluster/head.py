@@ -3,13 +3,14 @@
 import dataclasses
 import logging
 import os
-import pathlib
+import shutil
 import tempfile
 from typing import Any
 
 from jigsaw_jax.settings import Train
 
 LOCAL = "local:"
+PATH_MAX = 20
 
 
 class ClusterError(Exception):
@@ -50,6 +51,7 @@ class Head:
         self._address = address
         self._train = train
         self._is_ours = True
+        self._temporary: str | None = None
         self.num_local = num_local(address)
         if self.num_local and train.cluster.samplers not in (0, self.num_local - 1):
             raise ClusterError(
@@ -66,6 +68,12 @@ class Head:
         # Ray would count the run in its statistics, and put a warning on the terminal.
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        if self.num_local:
+            # Meant for other systems, it is what keeps every port on the loopback: an
+            # address of 127.0.0.1 is replaced by the host's own. Read at the import.
+            os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+            # Workers would give way to every other process, by 15 steps of nice.
+            os.environ["RAY_worker_niceness"] = "0"
         try:
             import ray
         except ImportError:
@@ -92,10 +100,17 @@ class Head:
         return {
             "num_cpus": 0,
             "include_dashboard": False,
-            "_node_ip_address": "127.0.0.1",
             "object_store_memory": self._train.cluster.store_bytes,
-            "_temp_dir": str(pathlib.Path(tempfile.gettempdir()) / f"jgs{os.getuid()}"),
+            "_temp_dir": self._folder(),
         }
+
+    def _folder(self) -> str:
+        """For Ray's sockets, whose paths may have 107 bytes, and its logs."""
+        base = tempfile.gettempdir()
+        self._temporary = tempfile.mkdtemp(
+            prefix="jgs-", dir=base if len(base) <= PATH_MAX else "/tmp"
+        )
+        return self._temporary
 
     def places(self) -> list[Place]:
         """A place a worker: the learner's first, on this host where there are many."""
@@ -141,10 +156,18 @@ class Head:
 
         if self._is_ours:
             ray.shutdown()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
 
 
 def num_local(address: str) -> int:
-    """N of "local:N", the learner among them; 0 for another address.
+    """How many workers an address asks for here.
+
+    Args:
+      address: "local:N" or where a cluster is.
+
+    Returns:
+      N, the learner among them; 0 for another address.
 
     Raises:
       ClusterError: N is no number, or leaves no sampler.

@@ -122,6 +122,7 @@ class Roster:
             self._hire(name, "sample", place, index)
             return
         hand.is_joined, hand.version, hand.wanted = False, -1, -1
+        hand.hired_s = self._clock.now_s()
         hand.command("begin", self._fleet.epoch)
         hand.flush()
 

@@ -83,7 +83,14 @@ def test_what_is_lost_with_a_worker_is_what_holds_no_slot_and_has_no_score():
     for sample_id in ids:
         register.admit(sample_id, 0, "a/1")
     register.admit(SampleId("v", 0, 0), 0, "b/1")
-    running, finished, scored, paused, dropped = (register.find(i, 0) for i in ids)
+    running, finished, scored, paused, dropped = (
+        register.from_worker(i, 0, "a/1") for i in ids
+    )
+    assert running
+    assert finished
+    assert scored
+    assert paused
+    assert dropped
     finished.is_finished = scored.is_finished = True
     scored.score = Score(value=1.0)
     paused.is_paused = True

@@ -1,0 +1,70 @@
+"""Two runs over processes on one Ray, in a process of its own: Ray forks, JAX minds.
+
+python -m tests.runtime.cluster.two_runs FOLDER
+
+FOLDER/one is `local:2`. FOLDER/two is `local:3`, of which a sampler is killed behind
+the first update and the learner behind the third.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import sys
+
+from jigsaw_jax import settings
+from jigsaw_jax.runtime.cluster.head import Head
+from jigsaw_jax.runtime.cluster.shell import ClusterRuntime
+from jigsaw_jax.runtime.progress import Progress
+from tests.runtime.test_local import make_train
+
+
+def train_of():
+    train = make_train(updates=4, reduction="ordered")
+    return dataclasses.replace(train, cluster=settings.Cluster(heartbeat_s=20.0))
+
+
+def pid_of(path, worker):
+    lines = (path / "events.jsonl").read_text().splitlines()
+    pids = [
+        event["pid"]
+        for event in map(json.loads, lines)
+        if event.get("track") == f"worker/{worker}"
+    ]
+    return pids[-1]
+
+
+def kill_behind(path, victims):
+    """Have a worker killed when an update is shown."""
+    show = Progress.show
+
+    def show_and_kill(self, record):
+        show(self, record)
+        victim = victims.pop(record["update"], None)
+        if victim is not None:
+            os.kill(pid_of(path, victim), signal.SIGKILL)
+
+    Progress.show = show_and_kill
+
+
+def run(path, address):
+    runtime = ClusterRuntime(
+        train_of(), address, run_dir=path, resume=True, operative=""
+    )
+    return runtime.run()
+
+
+def main(folder):
+    head = Head("local:2", train_of())
+    head.open()
+    try:
+        assert run(folder / "one", "local:2") == 0
+        kill_behind(folder / "two", {0: "sampler-0", 2: "learner"})
+        assert run(folder / "two", "local:3") == 0
+    finally:
+        head.close()
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]))

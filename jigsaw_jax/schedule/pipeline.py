@@ -64,7 +64,12 @@ class Pipeline:
             accepts=self._rounds.accepts,
             emit=lambda effect: self._effects.append(effect),
         )
-        self._now = Standing(self._source, self._sampling.groups, self._assembly)
+        self._now = Standing(
+            self._source,
+            self._sampling.groups,
+            self._sampling.versions,
+            self._assembly,
+        )
         self._judging = Judging(
             settings,
             self._now,

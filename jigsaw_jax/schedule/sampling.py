@@ -1,5 +1,6 @@
 """The sampler's side: open groups, from their opening to their hand-off or drop."""
 
+import collections
 from collections.abc import Callable
 
 from jigsaw_jax import records
@@ -27,6 +28,7 @@ class Sampling:
 
     Attributes:
       groups: open groups by order.
+      versions: how many of them were first admitted under each version.
       complete: orders of those whose samples are all scored and that wait for a
         verdict, in the order of completion.
       rejected: samples refused for tokens of a version that they must not have.
@@ -56,6 +58,7 @@ class Sampling:
         self._deadlines = Deadlines(settings.lost_after_s)
         self._orders: dict[GroupId, int] = {}
         self.groups: dict[int, OpenGroup] = {}
+        self.versions: collections.Counter[int] = collections.Counter()
         self.complete: list[int] = []
         self.rejected = 0
 
@@ -69,6 +72,10 @@ class Sampling:
         """The group is the learner's now."""
         del self.groups[group.order]
         del self._orders[group.id]
+        if group.version is not None:
+            self.versions[group.version] -= 1
+            if not self.versions[group.version]:
+                del self.versions[group.version]
 
     def drop(self, order: int, reason: str) -> None:
         """End an open group and all that runs of it."""
@@ -106,6 +113,7 @@ class Sampling:
             group = self.groups[order]
             if group.version is None:
                 group.version = version
+                self.versions[version] += 1
             self._emit(
                 records.AdmitSample(
                     id=sample,

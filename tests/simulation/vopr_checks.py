@@ -12,7 +12,6 @@ from typing import Any
 
 from jigsaw_jax import records
 from jigsaw_jax.records import GroupId, SampleId
-from jigsaw_jax.schedule.pacing import is_in_time
 from jigsaw_jax.schedule.pipeline import Pipeline
 from tests.simulation.vopr_plan import Episode
 
@@ -429,12 +428,10 @@ class Checks:
         ]
         assert opened.version is not None
         size = self._settings.groups_per_update
-        could = is_in_time(
-            opened.version + staleness_max,
-            others,
-            update=len(self._trained),
-            free=size - len(self._gradients),
-            size=size,
+        update, places = len(self._trained), size - len(self._gradients) - 1
+        could = all(
+            sum(other <= last for other in others) <= places + (last - update) * size
+            for last in range(update, opened.version + staleness_max)
         )
         require(not could, "FIFO", f"{opened.group} is overtaken for nothing")
 

@@ -95,6 +95,7 @@ class Pipeline:
             records.VersionPublished: lambda e: self._rounds.published(e.version),
             records.CheckpointDurable: self._checkpoint_durable,
             records.StopRequested: self._stop_requested,
+            records.StepTimed: lambda e: self._gap.timed(e.sequences, e.step_s),
             records.TimePassed: lambda _: None,
         }
 

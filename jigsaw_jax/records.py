@@ -244,6 +244,18 @@ class SampleScored(Event):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimed(Event):
+    """Each of a worker's last decode steps took `step_s` seconds; it may be left out.
+
+    sequences: that decoded together.
+    """
+
+    worker: str
+    sequences: int
+    step_s: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GroupsAccumulated(Event):
     """The learner has added these groups' gradient sums to update `update`."""
 

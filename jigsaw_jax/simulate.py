@@ -73,6 +73,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def _simulate(train: Train, args: argparse.Namespace, console: Console) -> int:
     simulation = train.simulation
+    compare.check_names(simulation)
+    if args.json is not None and not pathlib.Path(args.json).parent.is_dir():
+        raise ValueError(f"--json must be in a directory that exists, got {args.json}")
     scenarios = simulation.scenarios or {"": {}}
     combinations = overrides.combinations(overrides.parse_sweep(args.sweep))
     policies = simulation.policies or _policies(combinations)

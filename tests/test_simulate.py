@@ -50,6 +50,33 @@ def test_a_report_page_is_drawn_for_each_policy(capsys, tmp_path):
     ("options", "message"),
     [
         (["--sweep", "RR=3"], "RR must be a setting of the run"),
+        (["--sweep", "R=8", "--sweep", "Pipeline.groups_per_round=16"], "once"),
+        (["--json", "nowhere/out.json"], "in a directory that exists"),
+        (
+            ["--set", 'Fleet.pools = {"a": {"workers": 1.5}}'],
+            "Fleet.pools['a']['workers'] must be int",
+        ),
+        (
+            ["--set", 'Simulation.bounds = {"x": {"round_s": "within"}}'],
+            "must name policies of Simulation.policies (none), got 'x'",
+        ),
+        (
+            [
+                *("--set", 'Simulation.policies = {"run": {}}'),
+                *("--set", 'Simulation.published = {"any": {"run": {"speed": 1.0}}}'),
+            ],
+            "must be of one of round_s, train_end_s",
+        ),
+        (
+            [
+                *("--set", 'Simulation.policies = {"run": {}}'),
+                *(
+                    "--set",
+                    'Simulation.published = {"any": {"run": {"round_s": (2.0, 1.0)}}}',
+                ),
+            ],
+            "must be (low, high), got (2.0, 1.0)",
+        ),
         (["--sweep", "R"], "--sweep must be NAME=VALUE,VALUE"),
         (["--sweep", "U=3"], "must be a multiple of Pipeline.groups_per_update"),
         (["--set", "Workload.flat_rat = 1"], "did you mean Workload.flat_rate?"),

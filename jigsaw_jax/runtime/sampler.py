@@ -13,6 +13,7 @@ from jigsaw_jax.records import (
     SampleFinished,
     SampleId,
     SampleStarted,
+    StepTimed,
     key_words,
 )
 from jigsaw_jax.runtime.clock import Clock
@@ -59,6 +60,8 @@ class SamplerWorker:
         self._keep = keep
         self._lanes = _Lanes()
         self._guests: dict[str, Callable[[Sample], None]] = {}
+        is_asked = train.pipeline.admission == "frontier_adaptive"
+        self._times = StepTimes(train.sampler.steps_per_call) if is_asked else None
         self.busy: collections.deque[tuple[float, float, int]] = collections.deque()
         self.thread = CommandThread("sampler", post, work=self._pump)
 
@@ -117,6 +120,10 @@ class SamplerWorker:
             active=report.num_active,
             tokens=report.num_tokens,
         )
+        if self._times is not None:
+            timed = self._times.of(report, start_s, end_s)
+            if timed is not None:
+                self._post(timed)
         self._report(report, start_s, end_s)
         return not self._loop.is_idle
 
@@ -156,6 +163,32 @@ class SamplerWorker:
             version=sample.version_min,
             finish=sample.finish_reason.value,
         )
+
+
+class StepTimes:
+    """How long decode steps take, said when company changes.
+
+    Args:
+      steps_per_call: of a device call.
+    """
+
+    def __init__(self, steps_per_call: int) -> None:
+        self._steps_per_call = steps_per_call
+        self._active: int | None = None
+
+    def of(self, report: LoopReport, start_s: float, end_s: float) -> StepTimed | None:
+        """The event to report behind a device call, or None.
+
+        A call in which something starts prefills too, and one that ends early has
+        fewer steps than it shows.
+        """
+        active = report.num_active
+        is_whole = report.num_tokens == active * self._steps_per_call
+        if active in (0, self._active) or report.started or not is_whole:
+            return None
+        self._active = active
+        step_s = (end_s - start_s) / self._steps_per_call
+        return StepTimed(now_s=end_s, worker="local", sequences=active, step_s=step_s)
 
 
 def request_for(

@@ -53,7 +53,7 @@ class FrontierPriority:
 
 @dataclasses.dataclass(frozen=True)
 class FrontierAdaptive:
-    """A strict frontier that is as wide as the trainer needs.
+    """As many samples at a time as F groups have, those of the first groups first.
 
     gap: between trainer and sampler; gives F.
     """
@@ -62,11 +62,7 @@ class FrontierAdaptive:
 
     def choose(self, requests: Requests) -> int | None:
         """The group whose earliest request enters next, or None."""
-        width = self.gap.width
-        # A frontier of everything needs no scan, and can have thousands of groups.
-        if width >= requests.num_unserved:
-            return requests.first()
-        return requests.first_of(requests.frontier(width))
+        return requests.first() if self.gap.running < self.gap.limit else None
 
 
 Admission = Fifo | FrontierStrict | FrontierPriority | FrontierAdaptive

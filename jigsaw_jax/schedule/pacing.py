@@ -9,7 +9,7 @@ keep that, and nothing is ever discarded for its age (docs/pipeline.md has the p
                 of updates n..d
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from jigsaw_jax.schedule.groups import OpenGroup
@@ -41,26 +41,30 @@ def capacity(
     return max((version + 1 - updates_done) * size + ahead - outstanding, 0)
 
 
-def is_in_time(
-    deadline: int, others: Sequence[int], *, update: int, free: int, size: int
-) -> bool:
-    """Whether a group may take a place of an update without making another late.
+def latest_in_time(
+    counts: Mapping[int, int], *, update: int, free: int, size: int
+) -> int:
+    """The latest deadline of a group that may take a place without making others late.
+
+    A group with a deadline takes a place that those with earlier ones may need. So it
+    is in time where, for each earlier update, the groups that must have trained by then
+    leave a place over.
 
     Args:
-      deadline: last update that may train the group.
-      others: deadlines of the other open groups.
+      counts: open groups by deadline, the last update that may train them.
       update: index of the update that is being filled.
       free: places left in it.
       size: places of each later update.
 
     Returns:
-      True where every other group can still meet its deadline.
+      A deadline; groups of this one and of earlier ones are in time.
     """
-    for last in range(update, deadline):
-        places = free - 1 + (last - update) * size
-        if sum(other <= last for other in others) > places:
-            return False
-    return True
+    due, latest = 0, max(counts, default=update)
+    for last in range(update, latest):
+        due += counts.get(last, 0)
+        if due > free - 1 + (last - update) * size:
+            return last
+    return latest
 
 
 class Pacing:
@@ -126,28 +130,26 @@ class Pacing:
 
     def takeable(self, now: Standing) -> list[OpenGroup]:
         """The pending groups that may train now, in FIFO order."""
-        deadlines = {
-            order: group.version + self._settings.staleness_max
-            for order, group in now.groups.items()
-            if group.version is not None
-        }
-        free = self._settings.groups_per_update - now.filled
+        size, ahead = self._settings.groups_per_update, self._settings.staleness_max
+        counts = {version + ahead: num for version, num in now.versions.items()}
+        free = size - now.filled
         taken: list[OpenGroup] = []
+        latest = -1
         for group in now.pending:
             if len(taken) == free:
                 break
-            deadline = deadlines.pop(group.order)
+            assert group.version is not None
+            deadline = group.version + ahead
             assert deadline >= now.updates_done
-            if is_in_time(
-                deadline,
-                list(deadlines.values()),
-                update=now.updates_done,
-                free=free - len(taken),
-                size=self._settings.groups_per_update,
-            ):
+            if latest < 0:
+                latest = latest_in_time(
+                    counts, update=now.updates_done, free=free - len(taken), size=size
+                )
+            if deadline <= latest:
                 taken.append(group)
+                counts[deadline] -= 1
+                latest = -1
                 continue
-            deadlines[group.order] = deadline
             # Groups are admitted in order, so the next in order is always in time.
             assert self._settings.reduction != "ordered"
         return taken

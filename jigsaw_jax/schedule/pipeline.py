@@ -64,7 +64,12 @@ class Pipeline:
             accepts=self._rounds.accepts,
             emit=lambda effect: self._effects.append(effect),
         )
-        self._now = Standing(self._source, self._sampling.groups, self._assembly)
+        self._now = Standing(
+            self._source,
+            self._sampling.groups,
+            self._sampling.versions,
+            self._assembly,
+        )
         self._judging = Judging(
             settings,
             self._now,
@@ -90,6 +95,7 @@ class Pipeline:
             records.VersionPublished: lambda e: self._rounds.published(e.version),
             records.CheckpointDurable: self._checkpoint_durable,
             records.StopRequested: self._stop_requested,
+            records.StepTimed: lambda e: self._gap.timed(e.sequences, e.step_s),
             records.TimePassed: lambda _: None,
         }
 

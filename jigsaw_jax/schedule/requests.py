@@ -25,21 +25,20 @@ class Requests:
 
     Args:
       lengths: estimates for "longest_first"; None keeps the order of arrival.
+      is_by_order: whether, instead of that, the lowest order is first.
     """
 
-    def __init__(self, lengths: Lengths | None = None) -> None:
+    def __init__(
+        self, lengths: Lengths | None = None, *, is_by_order: bool = False
+    ) -> None:
         self._lengths = lengths
+        self._is_by_order = is_by_order
         self._orders: list[int] = []
         self._waiting: dict[int, collections.deque[tuple[int, SampleId]]] = {}
         self._arrivals = self._put_back = 0
         self._probed: set[int] = set()
         # Every rank that a waiting group had; only its current one counts.
         self._ranked: list[tuple[Rank, int]] = []
-
-    @property
-    def num_unserved(self) -> int:
-        """Groups of O."""
-        return len(self._orders)
 
     def add(self, order: int, samples: Iterable[SampleId]) -> None:
         """Let requests of a group arrive, behind all that wait; retries too."""
@@ -116,8 +115,11 @@ class Requests:
 
     def _rank(self, order: int) -> Rank:
         arrival, sample = self._waiting[order][0]
+        if arrival < 0:
+            # It has entered before.
+            return -1, 0.0, arrival
         if self._lengths is None:
-            return 0, 0.0, arrival
+            return 0, float(order) if self._is_by_order else 0.0, arrival
         estimate = self._lengths.estimate(sample.uid)
         if estimate is None:
             return int(order in self._probed), 0.0, arrival

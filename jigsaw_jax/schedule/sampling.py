@@ -1,5 +1,6 @@
 """The sampler's side: open groups, from their opening to their hand-off or drop."""
 
+import collections
 from collections.abc import Callable
 
 from jigsaw_jax import records
@@ -27,6 +28,7 @@ class Sampling:
 
     Attributes:
       groups: open groups by order.
+      versions: how many of them were first admitted under each version.
       complete: orders of those whose samples are all scored and that wait for a
         verdict, in the order of completion.
       rejected: samples refused for tokens of a version that they must not have.
@@ -48,7 +50,8 @@ class Sampling:
         self._emit = emit
         is_longest_first = settings.request_order == "longest_first"
         self._lengths = Lengths() if is_longest_first else None
-        self._requests = Requests(self._lengths)
+        is_by_order = settings.admission == "frontier_adaptive"
+        self._requests = Requests(self._lengths, is_by_order=is_by_order)
         self._admission = admission(settings, gap)
         self._slots = Slots()
         # The attempt and worker of each sample that waits to go on where it stopped.
@@ -56,6 +59,7 @@ class Sampling:
         self._deadlines = Deadlines(settings.lost_after_s)
         self._orders: dict[GroupId, int] = {}
         self.groups: dict[int, OpenGroup] = {}
+        self.versions: collections.Counter[int] = collections.Counter()
         self.complete: list[int] = []
         self.rejected = 0
 
@@ -69,6 +73,10 @@ class Sampling:
         """The group is the learner's now."""
         del self.groups[group.order]
         del self._orders[group.id]
+        if group.version is not None:
+            self.versions[group.version] -= 1
+            if not self.versions[group.version]:
+                del self.versions[group.version]
 
     def drop(self, order: int, reason: str) -> None:
         """End an open group and all that runs of it."""
@@ -101,11 +109,12 @@ class Sampling:
             to = State.RUNNING if is_resumed else State.ADMITTED
             self._ledger.move(sample, attempt, to)
             self._slots.occupy(worker, sample, attempt)
-            self._gap.entered(sample, is_whole=not is_resumed)
+            self._gap.entered()
             self._deadlines.set(sample, self._gap.now_s)
             group = self.groups[order]
             if group.version is None:
                 group.version = version
+                self.versions[version] += 1
             self._emit(
                 records.AdmitSample(
                     id=sample,
@@ -145,7 +154,7 @@ class Sampling:
             return
         self._lose(event.worker)
         self._slots.join(event.worker, event.slots)
-        self._gap.slots = self._slots.total
+        self._gap.resized(self._slots.total, self._slots.num_workers)
 
     def worker_lost(self, event: records.WorkerLost) -> None:
         """Queue again what ran on it."""
@@ -168,7 +177,7 @@ class Sampling:
             self._ledger.move(event.id, event.attempt, State.RUNNING)
         if not self._ledger.move(event.id, event.attempt, State.WAITING_ENV):
             return
-        self._release(event.id, event.num_tokens)
+        self._release(event.id, is_finished=True)
         group = self._group(event.id)
         if not self._accepts(group, event.version_min):
             self.rejected += 1
@@ -207,17 +216,19 @@ class Sampling:
 
     def _lose(self, worker: str) -> None:
         lost = self._slots.lose(worker)
-        self._gap.slots = self._slots.total
-        for sample, _ in lost:
-            self._gap.left(sample)
+        self._gap.resized(self._slots.total, self._slots.num_workers)
+        for _ in lost:
+            self._gap.left(is_finished=False)
         for sample, attempt in lost:
             self._retry(sample, attempt)
 
-    def _release(self, sample: SampleId, num_tokens: int = 0) -> tuple[str, int] | None:
-        """Free the sample's slot, if it has one; `num_tokens` where it has finished."""
+    def _release(
+        self, sample: SampleId, *, is_finished: bool = False
+    ) -> tuple[str, int] | None:
+        """Free the sample's slot, if it has one."""
         place = self._slots.release(sample)
         if place is not None:
-            self._gap.left(sample, num_tokens)
+            self._gap.left(is_finished=is_finished)
         return place
 
     def _cancel(self, sample: SampleId) -> None:

@@ -39,6 +39,11 @@ class Slots:
         """Slots of all workers."""
         return sum(worker.slots for worker in self._workers.values())
 
+    @property
+    def num_workers(self) -> int:
+        """Workers that are there."""
+        return len(self._workers)
+
     def is_news(self, worker: str, incarnation: int, *, of_start: bool) -> bool:
         """Whether word of a worker's start or loss is of its latest life.
 

@@ -14,6 +14,7 @@ class Standing:
 
     source: prompts that wait.
     groups: open groups by order; those of the update under way are not among them.
+    versions: how many of them were first admitted under each version.
     assembly: the update under way.
     pending: trainable-complete groups that wait for the learner, FIFO.
     barren: groups that the filter gave up in a row, none handed over between.
@@ -21,6 +22,7 @@ class Standing:
 
     source: Source
     groups: Mapping[int, OpenGroup]
+    versions: Mapping[int, int]
     assembly: Assembly
     pending: list[OpenGroup] = dataclasses.field(default_factory=list[OpenGroup])
     barren: int = 0

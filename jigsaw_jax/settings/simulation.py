@@ -190,6 +190,10 @@ class Fleet:
             for key, value in pool.items():
                 check.one_of(f"A key of Fleet.pools[{name!r}]", key, _POOL)
                 check.above(f"Fleet.pools[{name!r}][{key!r}]", value, 0)
+                if key != "speed" and not isinstance(value, int):
+                    raise ValueError(
+                        f"Fleet.pools[{name!r}][{key!r}] must be int, got {value!r}"
+                    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

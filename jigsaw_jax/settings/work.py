@@ -144,7 +144,7 @@ class Pipeline:
       staleness_max: S, in versions; "async" only.
       admission: "fifo", "frontier_strict", "frontier_priority" or, unless "sync",
         "frontier_adaptive".
-      frontier_groups: F; of "frontier_adaptive" the first and the least.
+      frontier_groups: F; of "frontier_adaptive" the least.
       request_order: of the requests that admission lets in: "arrival", or
         "longest_first" by a running estimate of each prompt's length.
       over_issue_groups: O, groups under way beyond the U of an update; "async" only. 0,

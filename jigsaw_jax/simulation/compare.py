@@ -1,11 +1,12 @@
 """Simulated numbers beside published ones, and whether they are within bounds."""
 
 import dataclasses
+import operator
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jigsaw_jax.settings import Simulation
-from jigsaw_jax.simulation.outcome import Outcome
+from jigsaw_jax.simulation.outcome import NUMBERS, Outcome
 
 # What "within" allows beside a single published value.
 TOLERANCE = 0.08
@@ -60,6 +61,35 @@ def published(
         if found is not None:
             return found
     return None
+
+
+def check_names(simulation: Simulation) -> None:
+    """Refuse what is published or bounded of what nobody simulates.
+
+    Args:
+      simulation: the policies, what is published, and the rules.
+
+    Raises:
+      ValueError: an unknown policy or number, or a band whose ends are swapped.
+    """
+    named = [("bounds", simulation.bounds)]
+    named += [(f"published[{k!r}]", v) for k, v in simulation.published.items()]
+    for where, policies in named:
+        for policy, values in policies.items():
+            if policy not in simulation.policies:
+                known = ", ".join(simulation.policies) or "none"
+                raise ValueError(
+                    f"Simulation.{where} must name policies of Simulation.policies "
+                    f"({known}), got {policy!r}"
+                )
+            for number, value in values.items():
+                name = f"Simulation.{where}[{policy!r}][{number!r}]"
+                if number not in (*NUMBERS, "reduction"):
+                    raise ValueError(
+                        f"{name} must be of one of {', '.join(NUMBERS)}, reduction"
+                    )
+                if where != "bounds" and operator.gt(*limits(value)):
+                    raise ValueError(f"{name} must be (low, high), got {value!r}")
 
 
 def limits(value: float | tuple[float, float]) -> tuple[float, float]:

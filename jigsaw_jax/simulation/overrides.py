@@ -72,7 +72,7 @@ def parse_sweep(options: Sequence[str]) -> dict[str, tuple[Any, ...]]:
             raise ValueError(
                 f"--sweep must be NAME=VALUE,VALUE like 'R=32,64', got {option!r}"
             )
-        if name in found:
+        if SHORT.get(name, name) in {SHORT.get(other, other) for other in found}:
             raise ValueError(f"--sweep must name {name} once, got it twice")
         found[name] = values
     return found

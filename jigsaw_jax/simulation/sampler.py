@@ -63,6 +63,8 @@ class Worker:
       agenda: virtual time.
       started: told of each job that begins.
       finished: told of each job that ends.
+      timed: told, of each stretch of steps, how many sequences decoded together and the
+        seconds of a step; None where nobody asks.
 
     Attributes:
       decode: costs.
@@ -79,10 +81,12 @@ class Worker:
         agenda: Agenda,
         started: Callable[[Job], None],
         finished: Callable[[Job], None],
+        timed: Callable[[int, float], None] | None = None,
     ) -> None:
         self.decode, self.speed = decode, speed
         self._agenda = agenda
-        self._started, self._finished = started, finished
+        self._started, self._finished, self._timed = started, finished, timed
+        self._sizes: set[int] = set()
         self._jobs: dict[SampleId, Job] = {}
         self._paused: dict[SampleId, Job] = {}
         self._prompts: dict[tuple[str, int], int] = {}
@@ -210,6 +214,7 @@ class Worker:
         if plan != self._plan:
             return
         self._planned_s = None
+        self._report_steps()
         self._at_s = max(self._agenda.now_s, self._at_s)
         self.steps += self._planned_steps
         self._context += len(self._batch) * self._planned_steps
@@ -238,9 +243,18 @@ class Worker:
             return
         calls = self.decode.calls
         steps = -(-(self._batch[0][0] - self.steps) // calls) * calls
+        if self._timed is not None and len(self._sizes) < 2:
+            # The first call is news already.
+            steps = min(steps, calls)
         # A call in which all end is over with the last of them.
         steps = min(steps, self._ends - self.steps)
         self._wake_at(self._after(steps), steps)
+
+    def _report_steps(self) -> None:
+        spent_s = self._agenda.now_s - self._at_s
+        if self._timed is not None and self._planned_steps and spent_s > 0:
+            self._sizes.add(len(self._batch))
+            self._timed(len(self._batch), spent_s / self._planned_steps)
 
     def _enter(self, job: Job) -> None:
         if job.prompt:

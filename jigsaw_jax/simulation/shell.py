@@ -8,6 +8,7 @@ It decides nothing: every decision is the machine's in `schedule/`. Reports on s
 that come at the same virtual time are applied in one call, as a real run's are.
 """
 
+import functools
 import heapq
 import itertools
 from collections.abc import Callable, Iterable
@@ -163,6 +164,16 @@ class Shell:
             )
         )
 
+    def _timed(self, worker: str, sequences: int, step_s: float) -> None:
+        self._post(
+            records.StepTimed(
+                now_s=self.agenda.now_s,
+                worker=worker,
+                sequences=sequences,
+                step_s=step_s,
+            )
+        )
+
     def _lengths(self, group: GroupId) -> list[int]:
         prompt = self._train.simulation.workload.prompt_tokens
         return [prompt + tokens for tokens in self._tokens[group].values()]
@@ -171,6 +182,7 @@ class Shell:
 
     def _join(self, member: Member, life: int) -> None:
         now_s = self.agenda.now_s
+        is_asked = self._train.pipeline.admission == "frontier_adaptive"
         self._workers[member.name] = Worker(
             member.slots,
             decode=member.decode,
@@ -178,6 +190,7 @@ class Shell:
             agenda=self.agenda,
             started=self._started,
             finished=self._finished,
+            timed=functools.partial(self._timed, member.name) if is_asked else None,
         )
         self._joined_s[member.name] = now_s
         self._post(

@@ -37,7 +37,20 @@ SETTINGS = {
 POLICIES = {
     "stream, fifo": {"Pipeline.admission": "fifo"},
     "stream, priority": {"Pipeline.frontier_groups": 256},
+    "stream, adaptive": {"Pipeline.admission": "frontier_adaptive"},
     "sync": {"Pipeline.mode": "sync", "Pipeline.admission": "fifo"},
+    # Thousands of groups are open, up to twice an update's.
+    "async": {
+        "Pipeline.mode": "async",
+        "Pipeline.groups_per_update": 12_500,
+        "Pipeline.staleness_max": 1,
+    },
+    "async, adaptive": {
+        "Pipeline.mode": "async",
+        "Pipeline.admission": "frontier_adaptive",
+        "Pipeline.groups_per_update": 12_500,
+        "Pipeline.staleness_max": 1,
+    },
 }
 
 
@@ -45,10 +58,12 @@ def main() -> None:
     """Print the time and the numbers of each policy."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, default=SETTINGS["Fleet.workers"])
+    parser.add_argument("--policy", choices=POLICIES, action="append")
     args = parser.parse_args()
     train = config.load([str(ROOT / "configs/bench/tiny_qwen3.gin")]).train
     train = overrides.apply(train, {**SETTINGS, "Fleet.workers": args.workers})
-    for policy, values in POLICIES.items():
+    for policy in args.policy or POLICIES:
+        values = POLICIES[policy]
         start_s = time.process_time()
         numbers, trace = outcome.simulate(overrides.apply(train, values), 0)
         core_s = time.process_time() - start_s

@@ -8,8 +8,8 @@ from jigsaw_jax.schedule.requests import Requests
 from jigsaw_jax.settings import Pipeline
 
 
-def requests_of(*orders, samples=2):
-    requests = Requests()
+def requests_of(*orders, samples=2, **options):
+    requests = Requests(**options)
     for order in orders:
         requests.add(order, [SampleId(f"p{order}", 0, i) for i in range(samples)])
     return requests
@@ -83,18 +83,40 @@ def test_a_removed_group_has_no_requests():
     assert requests.frontier(3) == []
 
 
-def test_an_adaptive_frontier_is_strict_and_as_wide_as_the_gap_says():
-    gap = Gap(samples_per_group=2, width_min=1, width_max=8)
-    nothing = gap.snapshot()
-    settings = Pipeline(admission="frontier_adaptive", frontier_groups=1)
+def test_an_adaptive_frontier_admits_the_lowest_orders_up_to_its_limit():
+    gap = Gap(samples_per_group=2, width_min=2, width_max=8)
+    gap.resized(8, 1)
+    settings = Pipeline(admission="frontier_adaptive", frontier_groups=2)
     choice = admission(settings, gap)
-    requests = requests_of(5, 2, 7, 9)
-    assert drain(choice, requests) == [(2, 0), (2, 1)]
-    gap.restore({**nothing, "width": 3})
-    assert drain(choice, requests) == [(5, 0), (5, 1), (7, 0), (7, 1)]
-    # Three are unserved beside it, so that a frontier of four has all.
-    gap.restore({**nothing, "width": 4})
-    assert drain(choice, requests) == [(9, 0), (9, 1)]
+    requests = requests_of(5, 2, 7, 9, is_by_order=True)
+
+    def admit():
+        taken = []
+        while (order := choice.choose(requests)) is not None:
+            taken.append((order, requests.pop(order).sample))
+            gap.entered()
+        return taken
+
+    # One is alone until a step was timed.
+    assert admit() == [(2, 0)]
+    gap.timed(1, 0.1)
+    assert admit() == [(2, 1), (5, 0), (5, 1)]
+    gap.left(is_finished=False)
+    # A retry of an early group goes before what arrived in time.
+    requests.add(2, [SampleId("p2", 0, 0)])
+    assert admit() == [(2, 0)]
+    # Company costs nothing: all slots.
+    gap.timed(4, 0.1)
+    assert admit() == [(7, 0), (7, 1), (9, 0), (9, 1)]
+
+
+@pytest.mark.parametrize("lengths", [None, Lengths()])
+def test_what_was_stopped_goes_on_before_anything_new(lengths):
+    requests = requests_of(1, 2, lengths=lengths)
+    stopped = requests.pop(2)
+    assert requests.first() == 1
+    requests.put_back(2, stopped)
+    assert requests.first() == 2
 
 
 def test_ranks_that_are_out_of_date_do_not_pile_up():

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from jigsaw_jax.schedule.line import Line
@@ -47,3 +49,13 @@ def test_an_empty_line_is_zero_and_a_restored_one_the_same():
     found, again = line((8.0, 0.18), (2.0, 0.12)), Line()
     again.restore(found.snapshot())
     assert again.at(5.0) == found.at(5.0)
+
+
+def test_the_knee_is_where_company_doubles_what_one_alone_takes():
+    found = line((8.0, 0.18), (2.0, 0.12))
+    assert found.is_known
+    assert found.knee == pytest.approx(10.0)
+    assert line((8.0, 0.5), (2.0, 0.5)).knee == math.inf
+    assert line((8.0, 0.8), (2.0, 0.2)).knee == pytest.approx(0.0, abs=1e-9)
+    assert not line((8.0, 0.5)).is_known
+    assert not Line().has_points

@@ -39,7 +39,7 @@ class RoundsMachine(RuleBasedStateMachine):
         self.prompts = prompts
         self.groups = {}
         self.rounds = Rounds(self.settings, updates=self.updates)
-        self.now = Standing(Source(), self.groups, Assembly())
+        self.now = Standing(Source(), self.groups, {}, Assembly())
         self.sent = None
         self.opened = self.trained = 0
         self.work()

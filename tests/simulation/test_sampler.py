@@ -13,7 +13,7 @@ SHARED = Decode(lines=(Line(fixed_s=0.0, sequence_s=1.0),))
 class Bench:
     """A worker, and when its jobs began and ended."""
 
-    def __init__(self, decode=STEADY, *, slots=4, speed=1.0):
+    def __init__(self, decode=STEADY, *, slots=4, speed=1.0, timed=None):
         self.agenda = Agenda()
         self.starts, self.ends = {}, {}
         self.worker = Worker(
@@ -25,6 +25,7 @@ class Bench:
             finished=lambda job: self.ends.__setitem__(
                 job.id.sample, self.agenda.now_s
             ),
+            timed=timed,
         )
 
     def admit(self, at_s, sample, *legs, uid="a", prompt=0, tools=()):
@@ -82,6 +83,23 @@ def test_what_ends_inside_a_device_call_comes_back_at_its_end():
     # Calls end at 4 and 8; the last one ends early, with its last job.
     assert bench.run() == {0: 4.0, 1: 10.0, 2: 10.0}
     assert bench.starts[2] == 8.0
+
+
+def test_the_first_calls_of_two_sizes_of_batch_are_timed_and_change_nothing():
+    times = []
+    decode = Decode(
+        lines=(Line(fixed_s=1.0, sequence_s=0.5),), prefill_token_s=0.5, calls=2
+    )
+    bench = Bench(decode, timed=lambda size, step_s: times.append((size, step_s)))
+    bench.admit(0.0, 0, 8, prompt=4)
+    bench.admit(6.0, 1, 8)
+    # The prompt takes 2 s; calls of two steps of 1.5 s, then of 2 s.
+    ends = bench.run()
+    assert times[:3] == [(1, 1.5), (1, 1.5), (2, 2.0)]
+    plain = Bench(decode)
+    plain.admit(0.0, 0, 8, prompt=4)
+    plain.admit(6.0, 1, 8)
+    assert plain.run() == ends
 
 
 def test_a_prompt_is_prefilled_once_for_the_samples_of_a_group():

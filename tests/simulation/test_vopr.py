@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from jigsaw_jax.records import StepUpdate
+from jigsaw_jax.schedule.admission import Fifo, FrontierAdaptive
 from jigsaw_jax.schedule.judging import Judging
 from jigsaw_jax.schedule.ledger import Ledger, State
 from jigsaw_jax.schedule.requests import Requests
@@ -124,6 +125,20 @@ def test_a_queue_that_is_stuck_is_caught(monkeypatch):
 
     original = Requests.add
     monkeypatch.setattr(Requests, "add", add)
+    assert first_violation()
+
+
+def test_samples_beyond_the_adaptive_limit_are_caught(monkeypatch):
+    monkeypatch.setattr(FrontierAdaptive, "choose", Fifo.choose)
+    assert first_violation().startswith("frontier")
+
+
+def test_an_adaptive_frontier_that_keeps_slots_free_is_caught(monkeypatch):
+    def choose(self, requests):
+        limit = self.gap.limit - 1
+        return requests.first() if self.gap.running < limit else None
+
+    monkeypatch.setattr(FrontierAdaptive, "choose", choose)
     assert first_violation()
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from jigsaw_jax import records
 from jigsaw_jax.records import GroupId, SampleId
-from jigsaw_jax.schedule.pacing import is_in_time
 from jigsaw_jax.schedule.pipeline import Pipeline
 from tests.simulation.vopr_plan import Episode
 
@@ -346,7 +345,9 @@ class Checks:
         )
         if opened.version is None:
             opened.version = effect.version
-        if self._settings.admission in ("frontier_strict", "frontier_adaptive"):
+        if self._settings.admission == "frontier_adaptive":
+            self._check_limit(opened, is_resumed=effect.is_resumed)
+        if self._settings.admission == "frontier_strict":
             place = bisect.bisect_left(self._unserved, opened.order)
             width = self._pipeline.frontier_groups
             require(place < width, "frontier", f"{sample}: {place} before it")
@@ -355,6 +356,28 @@ class Checks:
             is_behind = self._version < len(self._trained)
             require(not is_full and not is_behind, "early stop", f"{sample} enters")
         self._expect_by(sample, "running")
+
+    def _check_limit(self, opened: Open, *, is_resumed: bool) -> None:
+        """No more than F groups' samples at a time, those of the first groups first."""
+        pipeline: Any = self._pipeline
+        width, limit = pipeline.frontier_groups, pipeline._gap.limit
+        require(
+            len(self._running) <= limit <= width * self._settings.samples_per_group,
+            "frontier",
+            f"{len(self._running)} run, {limit} may, of {width} groups",
+        )
+        if is_resumed or self._settings.request_order != "arrival":
+            return
+        for order in self._unserved:
+            if order >= opened.order:
+                return
+            left = self._left_of(self._by_order[order])
+            require(not left, "frontier", f"{opened.group} before {order}")
+
+    def _left_of(self, opened: Open) -> int:
+        """Requests of a group that wait, paused ones included."""
+        num_begun = len(opened.finished) + opened.running
+        return self._settings.samples_per_group - num_begun
 
     def _cancel(self, effect: records.CancelSample) -> None:
         if self._paused.pop(effect.id, None) is None:
@@ -429,12 +452,10 @@ class Checks:
         ]
         assert opened.version is not None
         size = self._settings.groups_per_update
-        could = is_in_time(
-            opened.version + staleness_max,
-            others,
-            update=len(self._trained),
-            free=size - len(self._gradients),
-            size=size,
+        update, places = len(self._trained), size - len(self._gradients) - 1
+        could = all(
+            sum(other <= last for other in others) <= places + (last - update) * size
+            for last in range(update, opened.version + staleness_max)
         )
         require(not could, "FIFO", f"{opened.group} is overtaken for nothing")
 
@@ -553,12 +574,14 @@ class Checks:
         if pipeline._rounds.is_stopped_early(pipeline._now):
             return
         width = len(self._unserved)
-        if settings.admission in ("frontier_strict", "frontier_adaptive"):
+        if settings.admission == "frontier_strict":
             width = pipeline.frontier_groups
+        if settings.admission == "frontier_adaptive":
+            width *= len(self._running) < pipeline._gap.limit
         for order in self._unserved[:width]:
             opened = self._by_order[order]
-            left = settings.samples_per_group - len(opened.finished) - opened.running
-            require(left == 0, "starvation", f"{num_free} slots, {opened.group} waits")
+            waits = self._left_of(opened) > 0
+            require(not waits, "starvation", f"{num_free} slots, {opened.group} waits")
 
     # The whole state, once in a while.
 

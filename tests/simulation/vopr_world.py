@@ -105,6 +105,7 @@ class World:
         self._done: set[Key] = set()
         self._versions: dict[Key, int] = {}
         self._writes: list[int] = []
+        self._timed: records.StepTimed | None = None
         self._stopped = False
         self.pipeline = Pipeline(
             episode.settings,
@@ -277,6 +278,8 @@ class World:
 
     def _apply(self, *events: records.Event) -> None:
         self.num_events += 1
+        if self._timed is not None:
+            events, self._timed = (self._timed, *events), None
         checks = self.checks
         checks.num_events = self.num_events
         for event in events:
@@ -360,8 +363,10 @@ class World:
         worker, key, number = message
         if worker.running.get(key) != number:
             return
+        size = len(worker.running)
         del worker.running[key]
         self._done.add(key)
+        self._time_steps(size)
         sample, attempt = key
         self._send(
             self._report,
@@ -375,6 +380,14 @@ class World:
             key,
             13,
         )
+
+    def _time_steps(self, size: int) -> None:
+        """Let the next call of `apply` hear what a step took, if that is asked for."""
+        if self.episode.settings.admission == "frontier_adaptive":
+            slope = share("p0", self.seed, size)
+            self._timed = records.StepTimed(
+                now_s=self.now_s, worker="w", sequences=size, step_s=0.3 + slope * size
+            )
 
     def _report_failed(self, key: Key) -> None:
         self._send(

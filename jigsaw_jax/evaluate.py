@@ -26,6 +26,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         loaded = config.load([str(saved), *args.gin], args.set)
         places.check_files(loaded.train)
+        places.check_isolation(loaded.train.reward)
         if not loaded.train.data.held_out:
             raise config.ConfigError(
                 "Data.held_out must be at least 1 to evaluate, got 0: the run trained "

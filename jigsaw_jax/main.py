@@ -1,8 +1,11 @@
 """`python -m jigsaw_jax.main --gin FILE`: train, or show what would be trained."""
 
 import argparse
+import functools
 import pathlib
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from jigsaw_jax import config
 from jigsaw_jax.config import places
@@ -14,7 +17,7 @@ KEEP_FREED_BELOW = 500_000_000
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Check the configuration, then train in this process.
+    """Check the configuration, then train in this process, or in many.
 
     Args:
       argv: arguments; None takes the process's, which may then start anew once.
@@ -33,6 +36,7 @@ def main(argv: list[str] | None = None) -> int:
             sys.stdout.write(f"{loaded.operative}\n{summary(loaded.train)}\n")
             return _preview(loaded.train)
         places.check_run_dir(run_dir, loaded.train, resume=resume)
+        places.check_isolation(loaded.train.reward)
     except config.ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -41,6 +45,8 @@ def main(argv: list[str] | None = None) -> int:
         if sum(sizes.memory_bytes(loaded.train).values()) < KEEP_FREED_BELOW:
             keep_freed_memory()
     try:
+        if args.cluster is not None:
+            return _train_on_cluster(loaded, run_dir, args.cluster, resume=resume)
         return _train(loaded, run_dir, resume=resume)
     except KeyboardInterrupt:
         # Between its first and its last update, a run takes Ctrl-C itself.
@@ -103,15 +109,30 @@ def _train(loaded: config.Loaded, run_dir: pathlib.Path, *, resume: bool) -> int
     except ValueError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    from jigsaw_jax.runtime.inputs import RefusedError
     from jigsaw_jax.runtime.local import LocalRuntime
+
+    runtime = functools.partial(LocalRuntime, loaded.train)
+    return _run(runtime, run_dir=run_dir, resume=resume, operative=loaded.operative)
+
+
+def _train_on_cluster(
+    loaded: config.Loaded, run_dir: pathlib.Path, address: str, *, resume: bool
+) -> int:
+    # This process computes nothing, and must not take a chip from a worker.
+    from jigsaw_jax.runtime.cluster.shell import ClusterRuntime
+
+    runtime = functools.partial(ClusterRuntime, loaded.train, address)
+    return _run(runtime, run_dir=run_dir, resume=resume, operative=loaded.operative)
+
+
+def _run(runtime: Callable[..., Any], **arguments: Any) -> int:
+    from jigsaw_jax.runtime.cluster.head import ClusterError
+    from jigsaw_jax.runtime.inputs import RefusedError
     from jigsaw_jax.store.files import StoreError
 
     try:
-        return LocalRuntime(
-            loaded.train, run_dir=run_dir, resume=resume, operative=loaded.operative
-        ).run()
-    except RefusedError as error:
+        return runtime(**arguments).run()
+    except (RefusedError, ClusterError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
     except StoreError as error:
@@ -145,6 +166,12 @@ def _parser() -> argparse.ArgumentParser:
         choices=("auto", "never"),
         default="auto",
         help="auto: go on from the last checkpoint; never: the directory must be empty",
+    )
+    parser.add_argument(
+        "--cluster",
+        metavar="WHERE",
+        help="a process for each worker: local:N starts N here, a learner and samplers;"
+        " auto or an address joins a Ray cluster (docs/cluster.md)",
     )
     parser.add_argument(
         "--dry_run",

@@ -8,7 +8,9 @@ Nothing here imports jax. Payloads (tokens, logprobs, text) travel in `Prompt` a
 import dataclasses
 import enum
 import hashlib
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
+
+SampleT = TypeVar("SampleT")
 
 
 class SampleId(NamedTuple):
@@ -134,8 +136,11 @@ class Score:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(Generic[SampleT]):
     """A trainable-complete group as the learner takes it.
+
+    Where the tokens are in another process, `samples` say where, and what the control
+    loop logs of them: `id`, `attempt`, `num_sampled` and `is_truncated`.
 
     id: its identity.
     order: submission index of the group in the run; "ordered" reduction sums by it.
@@ -147,7 +152,7 @@ class Group:
     id: GroupId
     order: int
     prompt: Prompt
-    samples: tuple[Sample, ...]
+    samples: tuple[SampleT, ...]
     scores: tuple[Score, ...]
 
 

@@ -1,4 +1,4 @@
-"""Checks the files that a configuration names and the run directory it asks for."""
+"""Checks what a configuration needs of the machine: files, run directory, isolation."""
 
 import importlib.metadata
 import pathlib
@@ -8,16 +8,18 @@ from jigsaw_jax.config.statements import ConfigError
 from jigsaw_jax.settings import fields
 from jigsaw_jax.settings.paths import PACKAGE
 
-# A run can be made longer, and be logged, evaluated or simulated otherwise, and is
-# still itself.
+# A run can be made longer, and be logged, evaluated, spread over processes or simulated
+# otherwise, and is still itself.
 _FREE = (
     "Train.updates",
     "Store.",
     "Evaluation.",
+    "Cluster.",
     "Simulation.",
     "Workload.",
     "Costs.",
     "Fleet.",
+    "Reward.code_isolation",
 )
 
 
@@ -29,7 +31,8 @@ def check_files(train: settings.Train) -> None:
 
     Raises:
       ConfigError: a file or an installed package is missing, a Hugging Face folder is
-        not whole or of another model, or the policy can't be exported as one.
+        not whole or of another model, the policy can't be exported as one, or the
+        reward function can't be imported.
     """
     if train.store.export == "hf":
         _check_export(train.decoder)
@@ -50,6 +53,28 @@ def check_files(train: settings.Train) -> None:
                 f"{name} must be an existing file, got {path!r}; relative paths start "
                 f"at the working directory, {pathlib.Path.cwd()}"
             )
+    if train.reward.function is not None:
+        _check_function(train.reward.function)
+
+
+def check_isolation(reward: settings.Reward) -> None:
+    """Refuse a run whose programs this machine can't keep, by trying.
+
+    Args:
+      reward: of the run.
+
+    Raises:
+      ConfigError: naming what is missing and the setting that accepts it.
+    """
+    if "code" not in reward.weights:
+        return
+    # Imported here: most runs start no programs.
+    from jigsaw_jax.reward.sandbox import client
+
+    try:
+        client.check_isolation(reward)
+    except client.IsolationError as error:
+        raise ConfigError(str(error)) from None
 
 
 def check_run_dir(
@@ -126,6 +151,15 @@ def _check_export(decoder: settings.Decoder) -> None:
         family_of(decoder)
     except ValueError as error:
         raise ConfigError(f"Store.export must be 'none': {error}") from None
+
+
+def _check_function(function: str) -> None:
+    # Imported here: it starts a process, and most runs have no such function.
+    from jigsaw_jax.reward.function import why_unusable
+
+    why = why_unusable(function)
+    if why is not None:
+        raise ConfigError(why)
 
 
 def _check_package(name: str, package: str) -> None:

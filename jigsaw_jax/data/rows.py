@@ -46,6 +46,7 @@ class Rows(Protocol):
 class JsonlRows:
     """The {"prompt", "answer"} objects of a file, with optional id, task and metadata.
 
+    An answer that is a list or an object (tests of a program, say) is kept as its JSON.
     Only the text is held; a row is parsed when it is asked for. Every line is checked
     at the start. A row without an id is named by its line number.
     """
@@ -166,9 +167,18 @@ def _parse(line: str, *, number: int, task: str) -> Row:
     return Row(
         row_id=_text(entry, "id", str(number)),
         question=_text(entry, "prompt"),
-        answer=_text(entry, "answer"),
+        answer=_answer(entry),
         task=_text(entry, "task", task),
         metadata=metadata,
+    )
+
+
+def _answer(entry: dict[str, Any]) -> str:
+    answer = entry.get("answer")
+    return (
+        json.dumps(answer)
+        if isinstance(answer, (list, dict))
+        else _text(entry, "answer")
     )
 
 

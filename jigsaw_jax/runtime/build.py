@@ -23,7 +23,7 @@ class Parts:
     """What a run is made of.
 
     tokenizer: text to tokens and back.
-    source: training problems.
+    source: training inputs.
     held_out: problems for evaluation alone.
     engine: the sampler's device side.
     learner: the trainer's.
@@ -51,25 +51,38 @@ def build(train: Train) -> Parts:
       RefusedError: a tokenizer, data or weights file can't be read or does not fit.
     """
     inputs = open_inputs(train)
-    tokenizer = inputs.tokenizer
     learner_mesh, sampler_mesh = meshes.build_meshes(train.mesh, jax.devices())
-    with refusing("weights", train.weights.path or train.weights.source):
-        params = first_params(train, learner_mesh)
-    engine = Engine(
-        train.decoder,
-        train.sampler,
-        sampler_mesh,
-        stop_tokens=stop_tokens(train, tokenizer),
-        pad_token=tokenizer.pad_id,
-    )
+    learner = build_learner(train, learner_mesh)
+    engine, channel = build_engine(train, inputs.tokenizer, sampler_mesh)
     return Parts(
-        tokenizer=tokenizer,
+        tokenizer=inputs.tokenizer,
         source=inputs.source,
         held_out=inputs.held_out,
         engine=engine,
-        learner=Learner(train, learner_mesh, params),
-        channel=WeightChannel(train.decoder, sampler_mesh),
+        learner=learner,
+        channel=channel,
     )
+
+
+def build_engine(
+    train: Train, tokenizer: Tokenizer, mesh: jax.sharding.Mesh
+) -> tuple[Engine, WeightChannel]:
+    """The sampler's device side, and the way of weights onto its mesh."""
+    engine = Engine(
+        train.decoder,
+        train.sampler,
+        mesh,
+        stop_tokens=stop_tokens(train, tokenizer),
+        pad_token=tokenizer.pad_id,
+    )
+    return engine, WeightChannel(train.decoder, mesh)
+
+
+def build_learner(train: Train, mesh: jax.sharding.Mesh) -> Learner:
+    """The trainer with the run's first weights; raises as `build` does."""
+    with refusing("weights", train.weights.path or train.weights.source):
+        params = first_params(train, mesh)
+    return Learner(train, mesh, params)
 
 
 def stop_tokens(train: Train, tokenizer: Tokenizer) -> tuple[int, ...]:

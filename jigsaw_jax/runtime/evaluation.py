@@ -5,7 +5,7 @@ import functools
 import itertools
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from jigsaw_jax.data.source import PromptSource
 from jigsaw_jax.data.tokenizer import Tokenizer
@@ -130,16 +130,17 @@ class Evaluator:
 
         return receive
 
-    def run(self, loop: SampleLoop) -> Result:
-        """Evaluate with an idle loop on the calling thread; waits for the scores."""
+    def result(self, samples: Iterable[Sample]) -> Result:
+        """Score the completions of `requests` and average; waits for the scores."""
         results: queue.SimpleQueue[Result] = queue.SimpleQueue()
         receive = self.begin(results.put)
-        for request in self.requests():
-            loop.submit(request)
-        while not loop.is_idle:
-            for sample in loop.step().finished:
-                receive(sample)
+        for sample in samples:
+            receive(sample)
         return results.get()
+
+    def run(self, loop: SampleLoop) -> Result:
+        """Evaluate with an idle loop on the calling thread; waits for the scores."""
+        return self.result(sample_all(loop, self.requests()))
 
 
 class _Scores:
@@ -185,6 +186,14 @@ class _Scores:
             version_min=min(self._versions),
             version_max=max(self._versions),
         )
+
+
+def sample_all(loop: SampleLoop, requests: Iterable[SampleRequest]) -> Iterator[Sample]:
+    """What an idle loop makes of these requests, on the calling thread."""
+    for request in requests:
+        loop.submit(request)
+    while not loop.is_idle:
+        yield from loop.step().finished
 
 
 def completion_text(tokenizer: Tokenizer, sample: Sample) -> str:

@@ -42,6 +42,17 @@ def open_inputs(train: Train) -> Inputs:
     Raises:
       RefusedError: a file can't be read, or does not fit the run.
     """
+    tokenizer = open_tokens(train)
+    with refusing("data", train.data.path or train.data.task):
+        return Inputs(
+            tokenizer=tokenizer,
+            source=_open(train, tokenizer, "train"),
+            held_out=_open(train, tokenizer, "held_out"),
+        )
+
+
+def open_tokens(train: Train) -> Tokenizer:
+    """The tokenizer alone; raises as `open_inputs`."""
     with refusing("tokenizer", train.tokenizer.path or train.tokenizer.kind):
         tokenizer = open_tokenizer(train.tokenizer)
         if tokenizer.vocab_size > train.decoder.vocab_size:
@@ -49,12 +60,7 @@ def open_inputs(train: Train) -> Inputs:
                 "Decoder.vocab_size must be at least the tokenizer's "
                 f"{tokenizer.vocab_size}, got {train.decoder.vocab_size!r}"
             )
-    with refusing("data", train.data.path or train.data.task):
-        return Inputs(
-            tokenizer=tokenizer,
-            source=_open(train, tokenizer, "train"),
-            held_out=_open(train, tokenizer, "held_out"),
-        )
+    return tokenizer
 
 
 def preview(train: Train) -> list[str]:

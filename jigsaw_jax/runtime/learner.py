@@ -14,8 +14,8 @@ from jigsaw_jax.records import (
     UpdateStepped,
 )
 from jigsaw_jax.runtime.clock import Clock
+from jigsaw_jax.runtime.intervals import Intervals
 from jigsaw_jax.runtime.threads import CommandThread, Turns
-from jigsaw_jax.store.journal import EventLog
 from jigsaw_jax.train.learner import Learner
 
 
@@ -43,7 +43,7 @@ class LearnerWorker:
         learner: Learner,
         *,
         turns: Turns,
-        journal: EventLog,
+        journal: Intervals,
         clock: Clock,
         post: Callable[[Any], None],
         is_published: bool,

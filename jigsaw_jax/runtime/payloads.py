@@ -3,15 +3,16 @@
 import dataclasses
 import threading
 from collections.abc import Iterable
+from typing import Any
 
-from jigsaw_jax.records import Group, GroupId, Prompt, Sample, SampleId, Score
+from jigsaw_jax.records import Group, GroupId, Prompt, SampleId, Score
 
 
 @dataclasses.dataclass
 class _Open:
     """What has arrived of one group, by (sample index, attempt)."""
 
-    samples: dict[tuple[int, int], Sample] = dataclasses.field(default_factory=dict)
+    samples: dict[tuple[int, int], Any] = dataclasses.field(default_factory=dict)
     scores: dict[tuple[int, int], Score] = dataclasses.field(default_factory=dict)
     attempts: dict[int, int] = dataclasses.field(default_factory=dict)
 
@@ -24,7 +25,8 @@ def group_of(sample_id: SampleId) -> GroupId:
 class Payloads:
     """What the scheduling machines name but never see; safe from every thread.
 
-    A completion is kept by (id, attempt): a late one of an old attempt can neither
+    A completion (`Sample`, or `cluster.crew.Remote` where its tokens are in another
+    process) is kept by (id, attempt): a late one of an old attempt can neither
     replace nor be taken for the current one.
     """
 
@@ -43,14 +45,17 @@ class Payloads:
         """The prompt of a uid that is still open."""
         return self._prompts[uid]
 
-    def add_sample(self, sample: Sample) -> None:
-        """Keep a completion until `free`; one of a freed prompt is let go."""
+    def add_sample(self, sample: Any) -> None:
+        """Keep a completion, or word of where it is, until `free`.
+
+        One of a freed prompt is let go.
+        """
         with self._lock:
             if sample.id.uid in self._prompts:
                 opened = self._groups.setdefault(group_of(sample.id), _Open())
                 opened.samples[sample.id.sample, sample.attempt] = sample
 
-    def sample(self, sample_id: SampleId, attempt: int) -> Sample:
+    def sample(self, sample_id: SampleId, attempt: int) -> Any:
         """The completion of this very attempt."""
         return self._groups[group_of(sample_id)].samples[sample_id.sample, attempt]
 

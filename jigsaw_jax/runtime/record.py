@@ -1,19 +1,24 @@
 """What a run leaves behind: logs, checkpoints and the summary, joined to its clock."""
 
+import collections
 import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from jigsaw_jax.data.tokenizer import Tokenizer
-from jigsaw_jax.records import Event, Group, Sample, SampleStarted, UpdateStepped
+from jigsaw_jax.records import (
+    Event,
+    Group,
+    GroupId,
+    Sample,
+    SampleStarted,
+    UpdateStepped,
+)
 from jigsaw_jax.runtime.clock import Clock, process_age_s
 from jigsaw_jax.runtime.evaluation import Result
-from jigsaw_jax.runtime.export import export_policy
-from jigsaw_jax.runtime.learner import LearnerWorker
-from jigsaw_jax.runtime.sampler import SamplerWorker
 from jigsaw_jax.runtime.tally import Tally
+from jigsaw_jax.runtime.vault import Vault
 from jigsaw_jax.schedule.pipeline import Pipeline
 from jigsaw_jax.settings import Train
 from jigsaw_jax.store import checkpoint, summary
@@ -23,20 +28,7 @@ from jigsaw_jax.store.journal import EventLog
 from jigsaw_jax.store.metrics import MetricsLog
 from jigsaw_jax.store.rollouts import Logged, RolloutLog, rollout_rows
 from jigsaw_jax.store.run_dir import RunDir
-from jigsaw_jax.train.learner import Learner
 from jigsaw_jax.train.metrics import OPTIONAL
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Saved:
-    """What a checkpoint held besides the learner's state.
-
-    pipeline: snapshot of the pipeline.
-    published: the samplers' weights where they differ from the learner's.
-    """
-
-    pipeline: dict[str, Any]
-    published: Any | None
 
 
 class Record:
@@ -48,12 +40,13 @@ class Record:
       resume: go on from the last checkpoint.
       operative: the configuration as text.
       clock: of the run.
-      text: a completion as people read it.
-      pieces: the text of each of its tokens.
+      spell: a completion as people read it, and the text of each of its tokens.
       fail: takes what writing in the background failed of, at once.
+      holds_state: whether the learner's arrays are in this process.
 
     Attributes:
       journal: the event log.
+      vault: checkpoints; only read where the learner is elsewhere.
       control_s: seconds that the control loop worked, waiting excluded.
     """
 
@@ -65,23 +58,25 @@ class Record:
         resume: bool,
         operative: str,
         clock: Clock,
-        text: Callable[[Sample], str],
-        pieces: Callable[[Sample], list[str]],
+        spell: Callable[[Sample], tuple[str, list[str]]],
         fail: Callable[[BaseException], None],
+        holds_state: bool = True,
     ) -> None:
         self._train = train
-        self._text = text
-        self._pieces = pieces
+        self._spell = spell
         self._clock = clock
         self._dir = RunDir(path)
         self._dir.lock()
         checkpoint.prepare()
-        self._checkpoints = checkpoint.Checkpoints(
-            self._dir.checkpoints, train.store.checkpoints_kept, on_failed=fail
+        self.vault = Vault(
+            self._dir.checkpoints,
+            train.store.checkpoints_kept,
+            resume=resume,
+            read_only=not holds_state,
+            on_failed=fail,
         )
-        self._step = self._checkpoints.latest_step() if resume else None
-        self._saved = {} if self._step is None else self._read(self._step)
-        self._dir.rewind(self._saved.get("offsets", {}))
+        saved = self.vault.record
+        self._dir.rewind(saved.get("offsets", {}))
         self._dir.write_config(operative)
         self.journal = EventLog(
             self._dir.events,
@@ -95,53 +90,31 @@ class Record:
         )
         self._rollouts = RolloutLog(self._dir.rollouts, on_failed=fail)
         self._evaluations = EvaluationLog(self._dir.evaluations)
-        self._tally = Tally(self._saved.get("tally", {}))
+        self._tally = Tally(saved.get("tally", {}))
         self.control_s = 0.0
 
-    def _read(self, step: int) -> dict[str, Any]:
-        return self._checkpoints.read_record(step)
+    @property
+    def path(self) -> pathlib.Path:
+        """The run directory."""
+        return self._dir.path
 
-    def restore(self, learner: Learner) -> Saved | None:
-        """Load the last checkpoint into the learner, or None where there is none."""
-        if self._step is None:
-            return None
-        abstract = {"learner": learner.abstract_state()}
-        if self._saved["has_published"]:
-            abstract["published"] = learner.abstract_params()
-        arrays, record = self._checkpoints.restore(self._step, abstract)
-        learner.load_state(arrays["learner"])
-        return Saved(pipeline=record["pipeline"], published=arrays.get("published"))
+    def commit_record(
+        self, updates: int, pipeline: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """What a checkpoint of now holds besides arrays.
 
-    def save(
-        self,
-        updates: int,
-        state: Any,
-        *,
-        published: Any | None,
-        pipeline: Mapping[str, Any],
-        logs: Mapping[str, Any],
-        wait: bool,
-        on_durable: Callable[[int], None],
-    ) -> None:
-        """Write a checkpoint; `logs` is what `log_state` gave with the snapshot."""
-        arrays = {"learner": state}
-        if published is not None:
-            arrays["published"] = published
-        record = {
+        Args:
+          updates: that it holds.
+          pipeline: snapshot of now.
+
+        Returns:
+          JSON values: where the logs end and what was tallied among them.
+        """
+        return {
             "updates": updates,
             "seed": self._train.seed,
             "pipeline_name": self._train.pipeline_name,
             "pipeline": dict(pipeline),
-            "has_published": published is not None,
-            **logs,
-        }
-        self._checkpoints.save(
-            updates, arrays, record, wait=wait, on_durable=on_durable
-        )
-
-    def log_state(self) -> dict[str, Any]:
-        """Where the logs end and what was tallied, for the checkpoint's record."""
-        return {
             "offsets": self._dir.offsets(self.journal, self._metrics),
             "tally": self._tally.snapshot(),
         }
@@ -176,69 +149,72 @@ class Record:
     def stepped(
         self,
         event: UpdateStepped,
-        standing: Mapping[str, int],
+        standing: Mapping[str, Any],
         *,
         pipeline: Pipeline,
-        learner: LearnerWorker,
-        sampler: SamplerWorker,
-        timeouts: int,
+        metrics: Mapping[str, float],
+        advantages: Mapping[GroupId, Sequence[float]],
+        learner_busy: collections.deque[tuple[float, float]],
+        sampler_busy: collections.deque[tuple[float, float, int]],
+        whole: Callable[[Group], Group],
     ) -> tuple[dict[str, Any], list[Group]]:
         """Log an update.
 
         Args:
           event: the step.
-          standing: version and round in which it stepped.
+          standing: version and round in which it stepped, and other counts.
           pipeline: after the step.
-          learner: for its metrics and times.
-          sampler: for its times.
-          timeouts: scores that hung, so far.
+          metrics: of the learner.
+          advantages: that the groups trained with, of those that it knows.
+          learner_busy: what it computed; taken out.
+          sampler_busy: what the samplers computed; taken out.
+          whole: a group with its completions, called where they are written.
 
         Returns:
           The update's record and the groups that it trained.
         """
         groups, dropped, record = self._tally.stepped(
-            event, learner.busy, sampler.busy, staleness=pipeline.staleness
+            event, learner_busy, sampler_busy, staleness=pipeline.staleness
         )
         self._tally.first_step(event.now_s, process_age_s())
         record |= {
             **standing,
             "time_s": process_age_s(),
-            "reward/timeouts": timeouts,
             "frontier/groups": pipeline.frontier_groups,
             **{f"ledger/{k}": v for k, v in pipeline.ledger_counts().items()},
             # The same names in every line, whatever there is to measure.
             **dict.fromkeys(OPTIONAL),
-            **learner.metrics.pop(event.update),
+            **metrics,
         }
         self._tally.mismatch(record.get("mismatch/logprob_abs_max"))
         self._metrics.record(event.update, record)
-        advantages = learner.advantages.pop(event.update)
         if event.update % self._train.store.rollouts_every == 0:
             logged = [
-                Logged(group, advantages=advantages[group.id]) for group in groups
+                Logged(group, advantages=advantages.get(group.id)) for group in groups
             ]
             logged += [Logged(group, dropped=reason) for group, reason in dropped]
-            self._write_rollouts(event.update, logged)
+            self._write_rollouts(event.update, logged, whole)
         return {"update": event.update, **record}, groups
 
     def _write_rollouts(
-        self, update: int, logged: Sequence[Logged], *, is_trained: bool = True
+        self,
+        update: int,
+        logged: Sequence[Logged],
+        whole: Callable[[Group], Group],
+        *,
+        is_trained: bool = True,
     ) -> None:
         # Text is made where it is written: decoding is most of what a log costs.
-        self._rollouts.write(
-            update,
-            (
-                row
-                for one in logged
-                for row in rollout_rows(
-                    one,
-                    update=update,
-                    texts=[self._text(sample) for sample in one.group.samples],
-                    pieces=[self._pieces(sample) for sample in one.group.samples],
-                )
-            ),
-            is_trained=is_trained,
-        )
+        rows = (row for one in logged for row in self._rows(update, one, whole))
+        self._rollouts.write(update, rows, is_trained=is_trained)
+
+    def _rows(
+        self, update: int, logged: Logged, whole: Callable[[Group], Group]
+    ) -> list[dict[str, Any]]:
+        group = whole(logged.group)
+        texts, pieces = zip(*map(self._spell, group.samples), strict=True)
+        whole_one = dataclasses.replace(logged, group=group)
+        return rollout_rows(whole_one, update=update, texts=texts, pieces=pieces)
 
     def evaluated(self, updates: int, result: Result) -> None:
         """An evaluation begun after `updates` updates is scored."""
@@ -255,28 +231,35 @@ class Record:
 
     # The end.
 
-    def export(self, params: Any, tokenizer: Tokenizer) -> None:
-        """Write the policy as a Hugging Face folder, where `Store.export` asks."""
-        if self._train.store.export == "hf":
-            export_policy(self._train, params, tokenizer, self._dir.export)
+    @property
+    def export_path(self) -> pathlib.Path:
+        """Where the policy is exported to."""
+        return self._dir.export
 
     def abandon(self) -> None:
         """Close the logs of a run that an error ended; the last commit stands."""
         # A save under way ends first: cut off by the interpreter's end, Orbax fills
         # the terminal with errors of its own. What can't be closed, on a full disk
         # say, must not hide why the run ended.
-        for log in (self._checkpoints, self._rollouts, self._metrics, self.journal):
+        for log in (self.vault, self._rollouts, self._metrics, self.journal):
             with contextlib.suppress(StoreError):
                 log.close()
         self._dir.unlock()
 
-    def close(self, *, pipeline: Pipeline, compilations: int) -> None:
+    def close(
+        self,
+        *,
+        pipeline: Pipeline,
+        compilations: int,
+        whole: Callable[[Group], Group],
+        workers: Sequence[Mapping[str, Any]],
+    ) -> None:
         """Write summary.json and close every file."""
         # Where nothing could train, what was dropped is all that there is to see.
         if dropped := self._tally.take_dropped():
             logged = [Logged(group, dropped=reason) for group, reason in dropped]
-            self._write_rollouts(pipeline.updates_done, logged, is_trained=False)
-        self._checkpoints.close()
+            self._write_rollouts(pipeline.updates_done, logged, whole, is_trained=False)
+        self.vault.close()
         self._rollouts.close()
         self._metrics.close()
         self.journal.close()
@@ -292,6 +275,7 @@ class Record:
                 "peak_rss_mb": summary.peak_rss_mb(),
                 "wall_s": process_age_s(),
                 "control_s": self.control_s,
+                "workers": [dict(worker) for worker in workers],
             }
         )
         self._dir.unlock()

@@ -16,10 +16,10 @@ from jigsaw_jax.records import (
     key_words,
 )
 from jigsaw_jax.runtime.clock import Clock
+from jigsaw_jax.runtime.intervals import Intervals
 from jigsaw_jax.runtime.threads import CommandThread, Turns
 from jigsaw_jax.sample.loop import LoopReport, SampleLoop, SampleRequest
 from jigsaw_jax.settings import Sampler, Train
-from jigsaw_jax.store.journal import EventLog
 
 
 class SamplerWorker:
@@ -45,7 +45,7 @@ class SamplerWorker:
         loop: SampleLoop,
         *,
         turns: Turns,
-        journal: EventLog,
+        journal: Intervals,
         clock: Clock,
         post: Callable[[Any], None],
         keep: Callable[[Sample], None],
@@ -89,6 +89,12 @@ class SamplerWorker:
         """Queue a completion that is not the pipeline's, for evaluation."""
         self._guests[request.id.uid] = receive
         self._loop.submit(request)
+
+    def reset(self) -> None:
+        """Forget every request, of the run and of guests."""
+        self._loop.clear()
+        self._lanes = _Lanes()
+        self._guests.clear()
 
     def set_params(self, params: Any, version: int, then: Callable[[], None]) -> None:
         """Swap weights between two decode steps, then report."""

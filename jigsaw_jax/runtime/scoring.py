@@ -1,19 +1,20 @@
-"""Completions to the reward pool, scores back to the control loop."""
+"""Completions to who scores them, scores back to the control loop."""
 
 import dataclasses
 import random
 import threading
 from collections.abc import Callable
+from typing import Any
 
-from jigsaw_jax.records import GroupId, Prompt, Sample, SampleId, Score
+from jigsaw_jax.records import GroupId, Prompt, SampleId, Score
 from jigsaw_jax.runtime.payloads import group_of
 
 Deliver = Callable[[SampleId, int, Score], None]
-Submit = Callable[[Prompt, str, Callable[[Score], None]], None]
+Submit = Callable[[Prompt, Any, Callable[[Score], None]], None]
 
 
 class ScoringDesk:
-    """Hands text to the pool and each score to `deliver`, from the pool's threads.
+    """Hands completions over and each score to `deliver`, from the pool's threads.
 
     With `shuffled` the G scores of a group are dealt anew among its members: the
     same rewards with no relation to what was written, so training must not help.
@@ -35,8 +36,8 @@ class ScoringDesk:
         self._lock = threading.Lock()
         self._held: dict[GroupId, dict[int, tuple[int, Score]]] = {}
 
-    def score(self, prompt: Prompt, sample: Sample, text: str) -> None:
-        """Score one completion; the answer comes through `deliver`."""
+    def score(self, prompt: Prompt, sample: Any) -> None:
+        """Score one completion, by its id and attempt; the answer goes to `deliver`."""
 
         def receive(score: Score) -> None:
             if self._shuffled:
@@ -44,7 +45,7 @@ class ScoringDesk:
             else:
                 self._deliver(sample.id, sample.attempt, score)
 
-        self._submit(prompt, text, receive)
+        self._submit(prompt, sample, receive)
 
     def _hold(self, sample_id: SampleId, attempt: int, score: Score) -> None:
         group_id = group_of(sample_id)

@@ -1,11 +1,13 @@
-"""From settings and a run directory to a crew that can work: built, warm, resumed."""
+"""From settings and a run directory to a team that can work: built, warm, resumed."""
 
 import collections
 import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from jigsaw_jax.data.source import PromptSource
 from jigsaw_jax.reward.pool import RewardPool
+from jigsaw_jax.reward.sandbox.client import check_isolation
 from jigsaw_jax.runtime.build import Parts, build, side_by_side
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.evaluation import Evaluator
@@ -18,13 +20,14 @@ from jigsaw_jax.runtime.threads import Turns
 from jigsaw_jax.sample.loop import SampleLoop
 from jigsaw_jax.schedule.pipeline import Pipeline
 from jigsaw_jax.settings import Train
+from jigsaw_jax.train.learner import Learner
 
 # Steps of the supervised warm-up whose mean loss may end it.
 LOSSES = 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Crew:
+class Team:
     """Everything that works in a run, each part owned by the thread that it names.
 
     parts: the heavy objects.
@@ -57,7 +60,7 @@ def start(
     progress: Progress,
     post: Callable[[Any], None],
     keep: Callable[[Any], None],
-) -> Crew:
+) -> Team:
     """Build, load or warm up, and compile; no thread of the run works yet.
 
     Args:
@@ -69,12 +72,14 @@ def start(
       keep: takes completions.
 
     Returns:
-      The crew, with no thread started.
+      The team, with no thread started.
     """
+    if "code" in train.reward.weights:
+        progress.say(check_isolation(train.reward))
     # First, since its processes take as long to load as all that follows.
     pool = RewardPool(train.reward)
     try:
-        return _crew(
+        return _team(
             train, record, pool, clock=clock, progress=progress, post=post, keep=keep
         )
     except BaseException:
@@ -82,7 +87,7 @@ def start(
         raise
 
 
-def _crew(
+def _team(
     train: Train,
     record: Record,
     pool: RewardPool,
@@ -91,18 +96,18 @@ def _crew(
     progress: Progress,
     post: Callable[[Any], None],
     keep: Callable[[Any], None],
-) -> Crew:
+) -> Team:
     parts = build(train)
     pipeline = Pipeline(
         train.pipeline,
         updates=train.updates,
         checkpoint_every=train.store.checkpoint_every,
     )
-    saved = record.restore(parts.learner)
+    saved = record.vault.restore(parts.learner)
     frozen = parts.learner.frozen
     publisher = Publisher(parts.channel, parts.engine, clock, frozen=frozen)
     if saved is None:
-        warm_up_policy(train, parts, progress)
+        warm_up_policy(train, parts.source, parts.learner, say=progress.say)
         first = None
     else:
         pipeline.restore(saved.pipeline)
@@ -116,7 +121,7 @@ def _crew(
     )
     turns = Turns(is_shared=train.mesh.shared)
     shared = {"turns": turns, "journal": record.journal, "clock": clock, "post": post}
-    return Crew(
+    return Team(
         parts=parts,
         pool=pool,
         pipeline=pipeline,
@@ -134,23 +139,29 @@ def warm_up_engine(parts: Parts, loop: SampleLoop, *, pauses: bool) -> None:
     parts.engine.warm_up(loop.params, multi_turn=pauses)
 
 
-def warm_up_policy(train: Train, parts: Parts, progress: Progress) -> None:
+def warm_up_policy(
+    train: Train,
+    source: PromptSource,
+    learner: Learner,
+    *,
+    say: Callable[[str], None],
+) -> None:
     """Supervised steps on (prompt, solution) pairs; then the reference is frozen."""
     warm_up = train.warm_up
     losses: collections.deque[float] = collections.deque(maxlen=LOSSES)
     for update in range(warm_up.updates):
         first = update * warm_up.batch
         pairs = [
-            parts.source.pair(position, warm_up.solution)
+            source.pair(position, warm_up.solution)
             for position in range(first, first + warm_up.batch)
         ]
-        losses.append(parts.learner.warm_up_step(pairs))
+        losses.append(learner.warm_up_step(pairs))
         mean = sum(losses) / len(losses)
         is_last = len(losses) == LOSSES and mean <= warm_up.stop_loss
         if is_last or (update + 1) % max(warm_up.updates // 5, 1) == 0:
-            progress.say(f"warm-up {update + 1}/{warm_up.updates}  loss {mean:.3f}")
+            say(f"warm-up {update + 1}/{warm_up.updates}  loss {mean:.3f}")
         if is_last:
             break
     if warm_up.updates:
-        parts.learner.end_warm_up()
-    parts.learner.freeze_reference()
+        learner.end_warm_up()
+    learner.freeze_reference()

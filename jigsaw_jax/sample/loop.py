@@ -159,6 +159,14 @@ class SampleLoop:
             self._state = self._engine.release(self._state, slot)
             self._give_back(slot)
 
+    def clear(self) -> None:
+        """Forgets every request; all slots are free."""
+        self._waiting.clear()
+        self._paused.clear()
+        for slot in list(self._running):
+            self._state = self._engine.release(self._state, slot)
+            self._give_back(slot)
+
     def pause(self, sample_id: SampleId, attempt: int) -> None:
         """Frees the slot of an attempt and keeps what it has sampled on the host.
 

@@ -47,6 +47,25 @@ def shown_groups(directory: pathlib.Path, *, bytes_max: int) -> dict[str, Any]:
     }
 
 
+def newest_groups(
+    directory: pathlib.Path, *, updates: int, bytes_max: int
+) -> dict[str, Any]:
+    """Groups of the last updates that were written, as `shown_groups` gives them."""
+    paths = sorted(path for path in directory.glob("*.jsonl") if _NAME.match(path.name))
+    # An update may have more than one file.
+    newest = sorted({path.name.partition(".")[0] for path in paths})[-updates:]
+    groups: list[dict[str, Any]] = []
+    for path in paths:
+        if path.name.partition(".")[0] not in newest:
+            continue
+        found = group_rows(files.read_lines(path))[:GROUPS_MAX]
+        groups += _within(found, bytes_max // updates)
+    return {
+        "groups": groups,
+        "updates": sorted({group["update"] for group in groups}),
+    }
+
+
 def group_rows(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Join rows of one file to groups, in the order in which groups begin."""
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}

@@ -21,7 +21,7 @@ import numpy as np
 from jigsaw_jax import settings
 from jigsaw_jax.model import lora
 from jigsaw_jax.records import Group, GroupId
-from jigsaw_jax.train import metrics, optimizer, packing, sequences
+from jigsaw_jax.train import gradient, metrics, optimizer, packing, sequences
 from jigsaw_jax.train.gradient import Policies, Rewards
 from jigsaw_jax.train.programs import Programs
 from jigsaw_jax.types import Params
@@ -166,6 +166,39 @@ class Learner:
             for groups, values in taken
             for group, row in zip(groups, np.asarray(values).tolist(), strict=False)
         }
+
+    def follow(self, params: Params, version: int) -> None:
+        """Go by another learner's weights, frozen ones too, served as `version`."""
+        trained, frozen = lora.split(params)
+        self._params = jax.device_put(trained, self._programs.params_sharding)
+        self.frozen = jax.device_put(frozen, self._programs.frozen_sharding)
+        self.begin_round(version)
+
+    def take_sums(self) -> tuple[dict[str, Any], int]:
+        """Take away what was summed since the last step.
+
+        Returns:
+          Sums on the host, and how many tokens trained, for another's `add_sums`.
+        """
+        taken = jax.device_get(self._totals), self._num_trained
+        zeros = jax.tree.map(np.zeros_like, taken[0])
+        self._totals = _placed_like(zeros, self._totals)
+        self._num_trained, self._advantages = 0, []
+        return taken
+
+    def add_sums(self, sums: dict[str, Any], num_trained: int) -> None:
+        """Add what another learner summed for this update, under the same weights."""
+        own = jax.device_get(self._totals)
+        both = jax.tree.map(np.add, own, sums)
+        both[gradient.MAXIMUM] = np.maximum(
+            own[gradient.MAXIMUM], sums[gradient.MAXIMUM]
+        )
+        self._totals = _placed_like(both, self._totals)
+        self._num_trained += num_trained
+
+    def abstract_sums(self) -> dict[str, Any]:
+        """Shapes of what `take_sums` takes."""
+        return jax.eval_shape(lambda: self._totals)
 
     def warm_up_step(
         self, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
@@ -320,6 +353,10 @@ class Learner:
         )
         self._num_trained, self._is_fresh = 0, False
         return {name: float(value) for name, value in jax.device_get(sums).items()}
+
+
+def _placed_like(arrays: Any, placed: Any) -> Any:
+    return jax.device_put(arrays, jax.tree.map(lambda x: x.sharding, placed))
 
 
 def _abstract(tree: Any) -> Any:

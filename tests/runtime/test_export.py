@@ -51,7 +51,7 @@ def test_a_run_exports_its_last_policy_and_again_when_asked_later(tmp_path):
     run(without, tmp_path)
     assert not (tmp_path / "export").exists()
     # The run has ended; now it only exports.
-    learner = run(train, tmp_path)._crew.parts.learner
+    learner = run(train, tmp_path).control._crew._team.parts.learner
     folder = Folder(tmp_path / "export")
     folder.check(train.decoder)
     loaded = load_folder(folder, train.decoder)

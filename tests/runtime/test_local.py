@@ -63,14 +63,14 @@ def run(train, path):
 
 def interrupt_at(runtime, update):
     """Have the run get a Ctrl-C when it shows an update."""
-    show = runtime._progress.show
+    show = runtime.control._progress.show
 
     def interrupt(record):
         show(record)
         if record["update"] == update:
             os.kill(os.getpid(), signal.SIGINT)
 
-    runtime._progress.show = interrupt
+    runtime.control._progress.show = interrupt
 
 
 def rollout_rows(path: pathlib.Path):
@@ -91,7 +91,7 @@ def rollouts(path: pathlib.Path):
 
 
 def final_params(runtime):
-    return jax.tree.map(np.asarray, runtime._crew.parts.learner.params)
+    return jax.tree.map(np.asarray, runtime.control._crew._team.parts.learner.params)
 
 
 def assert_close(left, right, atol):
@@ -180,16 +180,18 @@ def test_an_error_in_a_background_thread_ends_the_run_with_its_cause(
     runtime = LocalRuntime(
         make_train(updates=500), run_dir=tmp_path, resume=True, operative=""
     )
-    show = runtime._progress.show
+    show = runtime.control._progress.show
 
     def fail(*_):
         raise ZeroDivisionError
 
     def sabotage(record):
         show(record)
-        monkeypatch.setattr(runtime._crew.parts.learner, "accumulate", fail)
+        monkeypatch.setattr(
+            runtime.control._crew._team.parts.learner, "accumulate", fail
+        )
 
-    runtime._progress.show = sabotage
+    runtime.control._progress.show = sabotage
     with pytest.raises(RuntimeError, match="the learner thread failed") as caught:
         runtime.run()
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
@@ -211,7 +213,7 @@ def test_a_run_that_has_ended_ends_again_at_once(tmp_path):
         again = run(train, tmp_path)
     finally:
         signal.alarm(0)
-    assert again._crew.pipeline.updates_done == 1
+    assert again.control._crew.pipeline.updates_done == 1
 
 
 def test_an_update_is_logged_in_the_round_and_version_that_it_trained(tmp_path):
@@ -234,8 +236,9 @@ def test_a_second_ctrl_c_shows_the_cursor_again_before_it_ends(tmp_path, monkeyp
         make_train(updates=50), run_dir=tmp_path, resume=True, operative=""
     )
     stopped = []
-    show, stop = runtime._progress.show, runtime._progress.stop
-    monkeypatch.setattr(runtime._progress, "stop", lambda: (stopped.append(1), stop()))
+    progress = runtime.control._progress
+    show, stop = progress.show, progress.stop
+    monkeypatch.setattr(progress, "stop", lambda: (stopped.append(1), stop()))
     # The process is to go on here, so what would end it only notes its code.
     codes = []
     monkeypatch.setattr(os, "_exit", lambda code: codes.append((code, len(stopped))))
@@ -245,7 +248,7 @@ def test_a_second_ctrl_c_shows_the_cursor_again_before_it_ends(tmp_path, monkeyp
         for _ in range(2 - len(codes)):
             os.kill(os.getpid(), signal.SIGINT)
 
-    runtime._progress.show = interrupt
+    runtime.control._progress.show = interrupt
     runtime.run()
     assert codes[0] == (130, 1)
 
@@ -273,20 +276,20 @@ def test_a_disk_that_refuses_a_checkpoint_ends_the_run_with_what_the_store_says(
     runtime = LocalRuntime(
         make_train(updates=500), run_dir=tmp_path, resume=True, operative=""
     )
-    save = runtime._record.save
+    save = runtime.control._record.vault.save
 
     def refuse(updates, *args, **kwargs):
         if updates == 2:
             raise StoreError("cannot save checkpoint 2: No space left on device")
         save(updates, *args, **kwargs)
 
-    monkeypatch.setattr(runtime._record, "save", refuse)
+    monkeypatch.setattr(runtime.control._record.vault, "save", refuse)
     with pytest.raises(StoreError, match="No space left"):
         runtime.run()
     alive = {thread.name for thread in threading.enumerate()}
     assert not alive & {"learner", "sampler"}
     # And what was saved before stands.
-    assert run(make_train(updates=3), tmp_path)._crew.is_resumed
+    assert run(make_train(updates=3), tmp_path).control._crew.is_resumed
 
 
 def test_a_save_that_fails_in_the_background_ends_the_run_before_the_next(

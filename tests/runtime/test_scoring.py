@@ -26,7 +26,7 @@ def sample_of(uid, index):
 def deal(num_groups, shuffled):
     got = {}
     desk = ScoringDesk(
-        lambda _prompt, text, receive: receive(Score(value=float(text))),
+        lambda _prompt, sample, receive: receive(Score(value=float(sample.id.sample))),
         lambda sample_id, attempt, score: got.update({(sample_id, attempt): score}),
         samples_per_group=4,
         shuffled=shuffled,
@@ -34,7 +34,7 @@ def deal(num_groups, shuffled):
     for group in range(num_groups):
         uid = f"u{group}"
         for index in range(4):
-            desk.score(prompt_of(uid), sample_of(uid, index), str(index))
+            desk.score(prompt_of(uid), sample_of(uid, index))
     return got
 
 

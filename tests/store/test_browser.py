@@ -1,6 +1,11 @@
 import json
 
-from jigsaw_jax.store.browser import TEXT_MAX, group_rows, shown_groups
+from jigsaw_jax.store.browser import (
+    TEXT_MAX,
+    group_rows,
+    newest_groups,
+    shown_groups,
+)
 
 
 def _row(update, uid, sample, **more):
@@ -82,3 +87,17 @@ def test_some_dropped_groups_are_shown_beside_the_trained_ones(tmp_path):
 def test_a_run_without_rollouts_shows_none(tmp_path):
     shown = shown_groups(tmp_path / "none", bytes_max=100)
     assert shown == {"groups": [], "updates": [], "updates_total": 0, "groups_cut": 0}
+
+
+def test_the_newest_groups_are_those_of_the_last_updates(tmp_path):
+    assert newest_groups(tmp_path, updates=2, bytes_max=1000) == {
+        "groups": [],
+        "updates": [],
+    }
+    for update in (1, 2, 10):
+        rows = [_row(update, f"u{update}", sample) for sample in range(2)]
+        path = tmp_path / f"update-{update:06d}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = newest_groups(tmp_path, updates=2, bytes_max=100_000)
+    assert found["updates"] == [2, 10]
+    assert [len(group["members"]) for group in found["groups"]] == [2, 2]

@@ -1,0 +1,1 @@
+"""The same run over processes and hosts, on Ray."""

@@ -1,0 +1,75 @@
+"""The Ray actor of a worker process: a door to `Desk`, light enough to open before JAX.
+
+do(batch)      commands in order, returns once they are queued
+drain(wait_s)  messages of its threads, and its heartbeat
+"""
+
+import json
+import os
+import signal
+import threading
+from typing import Any
+
+import ray
+
+from jigsaw_jax.runtime import wire
+
+
+class Worker:
+    """One process of a run; made by Ray.
+
+    Args:
+      charter: JSON: who it is, its environment and the run's settings.
+    """
+
+    def __init__(self, charter: bytes) -> None:
+        values = json.loads(charter)
+        # Before JAX is imported, which reads it once.
+        os.environ.update(values["environment"])
+        if values["cores"]:
+            os.sched_setaffinity(0, values["cores"])
+        from jigsaw_jax.runtime.cluster.desk import Desk
+
+        self._desk = Desk(values)
+        if threading.current_thread() is threading.main_thread():
+            # A preempted host says so, and has half a minute left.
+            signal.signal(signal.SIGTERM, lambda *_: self._desk.leave())
+
+    @ray.method(concurrency_group="commands")
+    def do(self, batch: bytes, refs: list[Any]) -> None:
+        """Queue commands.
+
+        Args:
+          batch: JSON: a number in sequence, and commands.
+          refs: objects that they name.
+        """
+        self._desk.queue(wire.from_bytes(batch), refs)
+
+    @ray.method(concurrency_group="messages", num_returns=3)
+    def drain(self, timeout_s: float) -> tuple[bytes, bytes, list[Any]]:
+        """Messages, as `Outbox.take` has them.
+
+        Args:
+          timeout_s: until an empty batch returns.
+
+        Returns:
+          Head, completions and objects.
+        """
+        return self._desk.outbox.take(timeout_s)
+
+
+def make(options: dict[str, Any], charter: bytes) -> Any:
+    """Start the process.
+
+    Args:
+      options: of Ray: where it runs and what it is given.
+      charter: as `Worker` takes it.
+
+    Returns:
+      Its handle.
+    """
+    # A group has one thread, so that commands come in the order of the calls.
+    groups = {"commands": 1, "messages": 1}
+    remote: Any = ray.remote
+    made = remote(concurrency_groups=groups, num_cpus=0)(Worker)
+    return made.options(**options).remote(charter)

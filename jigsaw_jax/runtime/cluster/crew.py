@@ -1,0 +1,367 @@
+"""The crew of a run over processes: effects to workers, their messages to the loop.
+
+    control loop --commands--> Hand (one call a turn) ==Ray==> desk of a worker
+    control loop <--events----   Ears.hear   <==long poll== outbox of a worker
+
+Both threads go through one lock, held for bookkeeping alone. Completions never pass
+through here: a sampler's answer leaves them in Ray's store, owned by this process, and
+the learner fetches them from there by the places that it is told.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from jigsaw_jax import records
+from jigsaw_jax.records import Event, Group, GroupId, Prompt, Sample, SampleId, Score
+from jigsaw_jax.reward.pool import RewardPool
+from jigsaw_jax.runtime import wire
+from jigsaw_jax.runtime.cluster import remote
+from jigsaw_jax.runtime.cluster.ears import Ears
+from jigsaw_jax.runtime.cluster.fleet import Fleet, Hand
+from jigsaw_jax.runtime.cluster.guests import Guests
+from jigsaw_jax.runtime.cluster.remote import Register
+from jigsaw_jax.runtime.cluster.roster import Roster
+from jigsaw_jax.runtime.cluster.shares import Shares
+from jigsaw_jax.runtime.evaluation import Evaluator
+from jigsaw_jax.runtime.inputs import Inputs
+from jigsaw_jax.runtime.payloads import Payloads
+from jigsaw_jax.runtime.record import Record
+from jigsaw_jax.sample.loop import SampleRequest
+from jigsaw_jax.schedule.pipeline import Pipeline
+from jigsaw_jax.settings import Train
+
+
+class ClusterCrew:
+    """Processes on one host or many; see `runtime.crew.Crew`.
+
+    Args:
+      train: the run.
+      record: its directory.
+      fleet: the processes.
+      roster: of this life of the control loop.
+      problems: tokenizer and data.
+      clock: of the controller.
+      payloads: takes word of completions.
+      post: takes events.
+      say: tells the person who waits.
+
+    Attributes:
+      pipeline: the state machine.
+      source: training problems.
+      tokenizer: text to tokens and back.
+      evaluator: held-out accuracy.
+      is_resumed: whether there is a checkpoint.
+      learner_busy: when the learner computed.
+      sampler_busy: when the samplers did.
+    """
+
+    def __init__(
+        self,
+        train: Train,
+        record: Record,
+        *,
+        fleet: Fleet,
+        roster: Roster,
+        problems: Inputs,
+        payloads: Payloads,
+        post: Callable[[Any], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._train = train
+        self._record = record
+        self._fleet = fleet
+        self._roster = roster
+        self._post = post
+        self._pool = RewardPool(train.reward)
+        self._register = Register()
+        self._guests = Guests(roster)
+        self._shares = Shares()
+        self._ears = Ears(
+            roster,
+            register=self._register,
+            guests=self._guests,
+            shares=self._shares,
+            payloads=payloads,
+            journal=record.journal,
+            post=post,
+            say=say,
+        )
+        self._ears.is_published = not record.vault.record.get("has_published", False)
+        self._sent_prompts: dict[str, set[str]] = collections.defaultdict(set)
+        self._bases: dict[str, int] = {}
+        self.pipeline = Pipeline(
+            train.pipeline,
+            updates=train.updates,
+            checkpoint_every=train.store.checkpoint_every,
+        )
+        self.is_resumed = record.vault.step is not None
+        if self.is_resumed:
+            self.pipeline.restore(record.vault.record["pipeline"])
+        self.source = problems.source
+        self.tokenizer = problems.tokenizer
+        self.evaluator = Evaluator(
+            train, problems.held_out, problems.tokenizer, self._pool.submit
+        )
+        self.learner_busy = self._ears.learner_busy
+        self.sampler_busy = self._ears.sampler_busy
+        roster.on_lost, roster.on_joined = self._sampler_lost, self._sampler_joined
+
+    def gather(self) -> None:
+        """Wait until learner and samplers are ready."""
+        self._fleet.listen(
+            self._ears.hear,
+            self._roster.lost,
+            self._post,
+            self._roster.look_around,
+        )
+        self._roster.open(
+            run_dir=str(self._record.path.absolute()),
+            step=self._record.vault.step,
+            version=self.pipeline.version,
+        )
+        num = len(self._roster.hands()) - 1
+        self._roster.wait_until(lambda: len(self._roster.samplers()) >= num)
+
+    # Effects, on the control loop's thread.
+
+    def start(self) -> Sequence[Event]:
+        """Who is there; whoever comes later says so by an event."""
+        with self._roster.lock:
+            self._roster.settle()
+            hands = self._roster.samplers()
+            self._bases = {
+                hand.name: hand.facts.get("compilations", 0)
+                for hand in self._roster.hands()
+            }
+            return [self._roster.joined(hand) for hand in hands]
+
+    def flush(self) -> None:
+        """One call a worker for all effects of a turn."""
+        with self._roster.lock:
+            for hand in self._roster.hands():
+                hand.flush()
+            self._sent_prompts.clear()
+
+    def admit(self, effect: records.AdmitSample, prompt: Prompt) -> None:
+        """Start a sample; one that was stopped elsewhere begins anew, as the same."""
+        with self._roster.lock:
+            hand = self._roster.find(effect.worker)
+            if hand is None:
+                # Its loss is on its way to the pipeline, which then sends it again.
+                return
+            known = self._register.find(effect.id, effect.attempt)
+            is_resumed = effect.is_resumed
+            if is_resumed and known is not None and known.worker != hand.worker:
+                self._cancel(effect.id, effect.attempt, known.worker)
+                is_resumed = False
+            self._register.admit(effect.id, effect.attempt, hand.worker)
+            if prompt.uid not in self._sent_prompts[hand.name]:
+                self._sent_prompts[hand.name].add(prompt.uid)
+                hand.command("prompt", wire.plain(prompt))
+            told = dataclasses.replace(effect, is_resumed=is_resumed)
+            hand.command("admit", wire.plain(told))
+
+    def cancel(self, effect: records.CancelSample) -> None:
+        """Stop an attempt."""
+        with self._roster.lock:
+            known = self._register.find(effect.id, effect.attempt)
+            if known is not None:
+                self._cancel(effect.id, effect.attempt, known.worker)
+                self._register.drop(effect.id)
+
+    def _cancel(self, sample_id: SampleId, attempt: int, worker: str) -> None:
+        hand = self._roster.find(worker)
+        if hand is not None:
+            effect = records.CancelSample(id=sample_id, attempt=attempt, worker=worker)
+            hand.command("cancel", wire.plain(effect))
+
+    def pause(self, effect: records.PauseSample) -> None:
+        """Stop an attempt and keep what it has sampled."""
+        with self._roster.lock:
+            known = self._register.find(effect.id, effect.attempt)
+            hand = self._roster.find(effect.worker)
+            if known is not None and hand is not None:
+                known.is_paused = True
+                hand.command("pause", wire.plain(effect))
+            else:
+                self._fail_sample(effect.id, effect.attempt)
+
+    def score(
+        self, prompt: Prompt, sample: Any, receive: Callable[[Score], None]
+    ) -> None:
+        """Take the score that the sampler's host has made, or will."""
+        del prompt
+        with self._roster.lock:
+            known = self._register.find(sample.id, sample.attempt)
+            if known is None:
+                return
+            known.receive = receive
+            if known.score is not None:
+                receive(known.score)
+            elif self._roster.find(known.worker) is None:
+                self._fail_sample(sample.id, sample.attempt)
+
+    def _fail_sample(self, sample_id: SampleId, attempt: int) -> None:
+        self._register.drop(sample_id)
+        self._post(
+            records.SampleFailed(
+                now_s=self._roster.now_s(),
+                id=sample_id,
+                attempt=attempt,
+                reason="its worker is lost",
+            )
+        )
+
+    def sample_guest(
+        self, request: SampleRequest, receive: Callable[[Sample], None]
+    ) -> None:
+        """Sample on whichever sampler has fewest guests."""
+        with self._roster.lock:
+            self._guests.add(request, receive)
+
+    def accumulate(self, groups: Sequence[Group], update: int) -> None:
+        """Tell the learner, and a helper if there is one, where whole groups lie."""
+        with self._roster.lock:
+            helper = self._roster.helper()
+            own, helped = self._shares.hand(groups, has_helper=helper is not None)
+            if own:
+                _hand_over(self._roster.learner, own, update)
+            if helper is not None and helped:
+                _hand_over(helper, helped, update)
+
+    def step(self, effect: records.StepUpdate) -> None:
+        """Step the optimizer, once the sums of a helper are in."""
+        with self._roster.lock:
+            helper = self._roster.helper()
+            if helper is not None and self._shares.helped:
+                self._shares.step = effect
+                helper.command("hand_in", effect.update)
+            else:
+                self._roster.learner.command("step", wire.plain(effect))
+
+    def publish(self, version: int) -> None:
+        """Have the learner send its weights."""
+        with self._roster.lock:
+            self._ears.is_published = True
+            self._roster.learner.command("publish", version)
+
+    def save(self, updates: int, record: dict[str, Any], *, is_final: bool) -> None:
+        """Have the learner commit its state with this record."""
+        with self._roster.lock:
+            self._roster.learner.command("save", updates, record, is_final)
+
+    def take_metrics(self, update: int) -> dict[str, float]:
+        """The learner's numbers of an update."""
+        return self._ears.metrics.pop(update)
+
+    def take_advantages(self, update: int) -> dict[GroupId, list[float]]:
+        """What an update's groups trained with, those of a helper excepted."""
+        return self._ears.advantages.pop(update)
+
+    def whole(self, group: Group) -> Group:
+        """The group with its completions, read from the store."""
+        return remote.fetched(group)
+
+    def forget(self, group: GroupId) -> None:
+        """Its samples are asked for no more."""
+        with self._roster.lock:
+            for index in range(self._train.pipeline.samples_per_group):
+                self._register.drop(SampleId(*group, index))
+
+    @property
+    def num_timeouts(self) -> int:
+        """Scores that hung, on all hosts."""
+        hands = self._roster.hands()
+        return sum(hand.facts.get("timeouts", 0) for hand in hands)
+
+    @property
+    def num_compilations(self) -> int:
+        """Programs compiled since `start`, by those that were there then."""
+        return sum(
+            hand.facts.get("compilations", 0) - self._bases[hand.name]
+            for hand in self._roster.hands()
+            if hand.name in self._bases and hand.incarnation == 1
+        )
+
+    def workers(self) -> list[Mapping[str, Any]]:
+        """Every process."""
+        return self._roster.rows()
+
+    # With no sample under way.
+
+    def sample_idle(self, requests: Iterable[SampleRequest]) -> list[Sample]:
+        """Sample on all samplers and wait."""
+        asked = list(requests)
+        samples: list[Sample] = []
+        for request in asked:
+            self.sample_guest(request, samples.append)
+        self.flush()
+        self._roster.wait_until(lambda: len(samples) == len(asked))
+        return samples
+
+    def rest(self) -> None:
+        """Wait for the learner; what samplers still do is let go."""
+        with self._roster.lock:
+            self._guests.clear()
+        self._ask("rest")
+
+    def _ask(self, name: str, *values: Any) -> None:
+        self._ears.done.discard(name)
+        with self._roster.lock:
+            self._roster.learner.command(name, *values)
+        self.flush()
+        self._roster.wait_until(lambda: name in self._ears.done)
+
+    def load_last(self) -> None:
+        """Publish once more, unless the samplers have the last weights."""
+        if self._ears.is_published:
+            return
+        version = self.pipeline.version + 1
+        self.publish(version)
+        self.flush()
+        self._roster.wait_until(
+            lambda: (
+                bool(self._roster.samplers())
+                and all(hand.version == version for hand in self._roster.samplers())
+            )
+        )
+
+    def export(self) -> None:
+        """Have the learner write the policy's folder, where `Store.export` asks."""
+        if self._train.store.export == "hf":
+            self._ask("export", str(self._record.export_path.absolute()))
+
+    def close(self) -> None:
+        """End the learner; samplers stay for the next life, or end with the fleet."""
+        self._pool.close()
+        self._roster.close()
+
+    def kill(self) -> None:
+        """End every process."""
+        self._pool.close()
+        self._fleet.close()
+
+    # Who comes and goes.
+
+    def _sampler_lost(self, hand: Hand) -> None:
+        for sample_id, attempt in self._register.lost_with(hand.worker):
+            self._fail_sample(sample_id, attempt)
+        self._guests.lost(hand.worker)
+        if hand.role == "help" and self._shares.helped:
+            # Its sums are gone: the learner adds these groups, and then steps.
+            update = self.pipeline.updates_done
+            _hand_over(self._roster.learner, list(self._shares.helped), update)
+            step = self._shares.take_step()
+            if step is not None:
+                self._roster.learner.command("step", wire.plain(step))
+
+    def _sampler_joined(self, hand: Hand) -> None:
+        del hand
+        self._guests.joined()
+
+
+def _hand_over(hand: Hand, groups: Sequence[Group], update: int) -> None:
+    told, blobs = remote.message(groups)
+    hand.command("accumulate", update, told, refs=blobs)

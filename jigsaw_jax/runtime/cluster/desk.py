@@ -1,0 +1,238 @@
+"""A worker's desk: commands in order on one thread, each to the duty that does it.
+
+    queue(batch) -> [desk thread] -> SamplerDuty / LearnerDuty -> their own threads
+    every error on any of them -> outbox "failed" -> controller
+
+A worker has no role until it is told one, and can be told both.
+"""
+
+import os
+import socket
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from jigsaw_jax.records import (
+    AdmitSample,
+    CancelSample,
+    PauseSample,
+    Prompt,
+    StepUpdate,
+)
+from jigsaw_jax.runtime import wire
+from jigsaw_jax.runtime.clock import Clock
+from jigsaw_jax.runtime.cluster.outbox import Outbox
+from jigsaw_jax.runtime.threads import CommandThread, ThreadFailed
+from jigsaw_jax.sample.loop import SampleRequest
+from jigsaw_jax.settings import Train
+
+
+class Desk:
+    """Takes commands and hands them on.
+
+    Args:
+      charter: who this worker is, as the controller wrote it.
+
+    Attributes:
+      outbox: its messages.
+    """
+
+    def __init__(self, charter: dict[str, Any]) -> None:
+        self._name = charter["name"]
+        self._train: Train = wire.read(Train, charter["train"])
+        self._clock = Clock()
+        self.outbox = Outbox(self._clock, charter["epoch"])
+        self._sequence = 0
+        self._prompts: dict[str, Prompt] = {}
+        self._sampler: Any = None
+        self._learner: Any = None
+        self._helper: Any = None
+        self._thread = CommandThread("desk", self._failed)
+        self._thread.start()
+        self.outbox.post("hello", os.getpid(), socket.gethostname(), boot_id())
+
+    def queue(self, batch: Any, refs: list[Any]) -> None:
+        """Queue the commands of a batch; one that came before is let go.
+
+        Args:
+          batch: a number in sequence, and commands with their values.
+          refs: objects in Ray's store that they name.
+
+        Raises:
+          WireError: a batch is missing before it.
+        """
+        sequence, commands = wire.read_list(batch, 2)
+        if sequence <= self._sequence:
+            return
+        if sequence != self._sequence + 1:
+            raise wire.WireError(
+                f"batch must be number {self._sequence + 1}, got {sequence!r}"
+            )
+        self._sequence = sequence
+        self._thread.do(self._run, commands, refs)
+
+    def leave(self) -> None:
+        """Say that this host is about to go."""
+        self.outbox.post("leaving")
+
+    def _run(self, commands: Any, refs: list[Any]) -> None:
+        for command in wire.read_list(commands):
+            name, values, first, num = wire.read_list(command, 4)
+            if name not in _COMMANDS:
+                raise wire.WireError(f"command must be known, got {name!r}")
+            _COMMANDS[name](self, values, refs[first : first + num])
+        self._prompts.clear()
+
+    def _failed(self, failed: ThreadFailed) -> None:
+        lines = traceback.format_exception(failed.error)
+        kind = type(failed.error).__name__
+        self.outbox.post(
+            "failed", failed.thread, kind, str(failed.error), "".join(lines)
+        )
+
+    # Commands.
+
+    def _begin(self, values: list[Any], refs: list[Any]) -> None:
+        del refs
+        epoch = wire.read(int, values[0])
+        if self._sampler is not None:
+            self._sampler.reset(epoch)
+        else:
+            self.outbox.begin(epoch)
+
+    def _sample(self, values: list[Any], refs: list[Any]) -> None:
+        del values, refs
+        from jigsaw_jax.runtime.cluster.sampler_duty import SamplerDuty
+
+        self._sampler = SamplerDuty(
+            self._train,
+            self._name,
+            outbox=self.outbox,
+            clock=self._clock,
+            fail=self._failed,
+        )
+
+    def _learn(self, values: list[Any], refs: list[Any]) -> None:
+        del refs
+        from jigsaw_jax.runtime.cluster.learner_duty import LearnerDuty
+
+        run_dir, step, version = values
+        self._learner = LearnerDuty(
+            self._train,
+            run_dir=wire.read(str, run_dir),
+            step=wire.read(int | None, step),
+            version=wire.read(int, version),
+            outbox=self.outbox,
+            clock=self._clock,
+            fail=self._failed,
+        )
+
+    def _help(self, values: list[Any], refs: list[Any]) -> None:
+        del values, refs
+        from jigsaw_jax.runtime.cluster.helper_duty import HelperDuty
+
+        self._helper = HelperDuty(
+            self._train,
+            self._name,
+            outbox=self.outbox,
+            clock=self._clock,
+            fail=self._failed,
+        )
+
+    def _load(self, values: list[Any], refs: list[Any]) -> None:
+        self._sampler.load(values, refs)
+        if self._helper is not None:
+            self._helper.follow(self._sampler.weights(), self._sampler.version)
+
+    def _again(self, values: list[Any], refs: list[Any]) -> None:
+        del refs
+        self._learner.again(wire.read(int, values[0]))
+
+    def _prompt(self, values: list[Any], refs: list[Any]) -> None:
+        del refs
+        prompt = wire.read(Prompt, values[0])
+        self._prompts[prompt.uid] = prompt
+
+    def _admit(self, values: list[Any], refs: list[Any]) -> None:
+        del refs
+        effect = wire.read(AdmitSample, values[0])
+        self._sampler.admit(effect, self._prompts[effect.id.uid])
+
+    def _cancel(self, values: list[Any], refs: list[Any]) -> None:
+        del refs
+        self._sampler.cancel(wire.read(CancelSample, values[0]))
+
+    def _pause(self, values: list[Any], refs: list[Any]) -> None:
+        del refs
+        self._sampler.pause(wire.read(PauseSample, values[0]))
+
+    def _guest(self, values: list[Any], refs: list[Any]) -> None:
+        del refs
+        self._sampler.guest(wire.read(SampleRequest, values[0]))
+
+    def _accumulate(self, values: list[Any], refs: list[Any]) -> None:
+        update, groups = values
+        duty = self._learner or self._helper
+        duty.accumulate(wire.read(int, update), groups, refs)
+
+    def _hand_in(self, values: list[Any], refs: list[Any]) -> None:
+        del refs
+        self._helper.hand_in(wire.read(int, values[0]))
+
+    def _add(self, values: list[Any], refs: list[Any]) -> None:
+        num_trained, names = values
+        self._learner.add(wire.read(int, num_trained), names, refs)
+
+    def _step(self, values: list[Any], refs: list[Any]) -> None:
+        del refs
+        self._learner.step(wire.read(StepUpdate, values[0]))
+
+    def _publish(self, values: list[Any], refs: list[Any]) -> None:
+        del refs
+        self._learner.publish(wire.read(int, values[0]))
+
+    def _save(self, values: list[Any], refs: list[Any]) -> None:
+        del refs
+        updates, record, is_final = values
+        self._learner.save(wire.read(int, updates), record, is_final=bool(is_final))
+
+    def _export(self, values: list[Any], refs: list[Any]) -> None:
+        del refs
+        self._learner.export(wire.read(str, values[0]))
+
+    def _rest(self, values: list[Any], refs: list[Any]) -> None:
+        del values, refs
+        self._learner.rest()
+
+
+Command = Callable[[Desk, list[Any], list[Any]], None]
+_COMMANDS: dict[str, Command] = {
+    "begin": Desk._begin,
+    "sample": Desk._sample,
+    "learn": Desk._learn,
+    "help": Desk._help,
+    "load": Desk._load,
+    "again": Desk._again,
+    "prompt": Desk._prompt,
+    "admit": Desk._admit,
+    "cancel": Desk._cancel,
+    "pause": Desk._pause,
+    "guest": Desk._guest,
+    "accumulate": Desk._accumulate,
+    "hand_in": Desk._hand_in,
+    "add": Desk._add,
+    "step": Desk._step,
+    "publish": Desk._publish,
+    "save": Desk._save,
+    "export": Desk._export,
+    "rest": Desk._rest,
+}
+
+
+def boot_id() -> str:
+    """Equal for processes whose monotonic clocks are the same."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return socket.gethostname()

@@ -1,0 +1,257 @@
+"""What the workers say, each message to whom it concerns; on the fleet's thread.
+
+event, stepped, finished -> control loop      weights, loaded -> roster
+score -> who asked for it                     sums -> learner's step
+interval -> event log and busy times          guest, done -> who waits for them
+"""
+
+import collections
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ray
+
+from jigsaw_jax import records
+from jigsaw_jax.records import Event, GroupId, SampleId, Score
+from jigsaw_jax.runtime import wire
+from jigsaw_jax.runtime.cluster.fleet import Hand
+from jigsaw_jax.runtime.cluster.guests import Guests
+from jigsaw_jax.runtime.cluster.offers import Weights
+from jigsaw_jax.runtime.cluster.remote import Register, Remote
+from jigsaw_jax.runtime.cluster.roster import Roster
+from jigsaw_jax.runtime.cluster.shares import Shares
+from jigsaw_jax.runtime.intervals import Intervals
+from jigsaw_jax.runtime.payloads import Payloads
+
+
+class Ears:
+    """Reads messages; every method but `__init__` holds the roster's lock.
+
+    Args:
+      roster: of workers.
+      register: of attempts.
+      guests: requests that are not the pipeline's.
+      shares: of the hand-off under way.
+      payloads: takes word of completions.
+      journal: the event log.
+      post: takes events.
+      say: tells the person who waits.
+
+    Attributes:
+      metrics: of each update, until taken.
+      advantages: of each group of it, until taken.
+      done: what workers say they have done.
+      is_published: whether the samplers have, or are being sent, the learner's weights.
+      learner_busy: when the learner computed.
+      sampler_busy: when the samplers did.
+    """
+
+    def __init__(
+        self,
+        roster: Roster,
+        *,
+        register: Register,
+        guests: Guests,
+        shares: Shares,
+        payloads: Payloads,
+        journal: Intervals,
+        post: Callable[[Any], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._roster = roster
+        self._register = register
+        self._guests = guests
+        self._shares = shares
+        self._payloads = payloads
+        self._journal = journal
+        self._post = post
+        self._say = say
+        self.metrics: dict[int, dict[str, float]] = {}
+        self.advantages: dict[int, dict[GroupId, list[float]]] = {}
+        self.done: set[str] = set()
+        self.is_published = True
+        self.learner_busy: collections.deque[tuple[float, float]]
+        self.learner_busy = collections.deque()
+        self.sampler_busy: collections.deque[tuple[float, float, int]]
+        self.sampler_busy = collections.deque()
+
+    def hear(self, hand: Hand, items: Sequence[Any], blob: Any, objects: Any) -> None:
+        """Take in a batch of a worker.
+
+        Args:
+          hand: who says it.
+          items: kind and values of each message.
+          blob: reference to the completions beside them.
+          objects: reference to a list of references that they name.
+        """
+        with self._roster.lock:
+            self._roster.beat(hand)
+            for kind, *values in items:
+                reader = _HEARD.get(kind)
+                if reader is None:
+                    raise wire.WireError(f"message must be known, got {kind!r}")
+                reader(self, hand, values, (blob, objects))
+            for other in self._roster.hands():
+                other.flush()
+
+    def _hear_nothing(self, hand: Hand, values: list[Any], beside: Any) -> None:
+        del hand, values, beside
+
+    def _hear_event(self, hand: Hand, values: list[Any], beside: Any) -> None:
+        del beside
+        name, plain = values
+        event = self._event(_EVENTS[name], plain, hand)
+        if isinstance(event, records.SampleStarted):
+            ours = self._register.from_worker(event.id, event.attempt, hand.worker)
+            if ours is None:
+                return
+        if isinstance(event, records.GroupsAccumulated):
+            event = self._shares.accumulated(event)
+        if event is not None:
+            self._post(event)
+
+    def _hear_sums(self, hand: Hand, values: list[Any], beside: Any) -> None:
+        del hand
+        update, num_trained, names, first, num = values
+        step = self._shares.take_step()
+        if step is None or step.update != update:
+            return
+        refs = ray.get(beside[1])[first : first + num]
+        self._roster.learner.command("add", num_trained, names, refs=refs)
+        self._roster.learner.command("step", wire.plain(step))
+
+    def _event(self, cls: type[Event], plain: Any, hand: Hand) -> Any:
+        event = wire.read(cls, plain)
+        if not hand.offset_s:
+            return event
+        return dataclasses.replace(event, now_s=event.now_s + hand.offset_s)
+
+    def _hear_stepped(self, hand: Hand, values: list[Any], beside: Any) -> None:
+        del beside
+        event = self._event(records.UpdateStepped, values[0], hand)
+        self.metrics[event.update] = wire.read(dict[str, float], values[1])
+        self.advantages[event.update] = {
+            GroupId(uid, draw): list(wire.read(tuple[float, ...], row))
+            for uid, draw, row in values[2]
+        }
+        self.is_published = False
+        self._roster.progressed()
+        self._post(event)
+
+    def _hear_finished(self, hand: Hand, values: list[Any], beside: Any) -> None:
+        plain, is_truncated, offset, size = values
+        event = self._event(records.SampleFinished, plain, hand)
+        known = self._register.from_worker(event.id, event.attempt, hand.worker)
+        if known is None or known.is_finished:
+            return
+        known.is_finished, known.is_paused = True, False
+        self._payloads.add_sample(
+            Remote(
+                id=event.id,
+                attempt=event.attempt,
+                num_sampled=event.num_tokens,
+                is_truncated=wire.read(bool, is_truncated),
+                blob=beside[0],
+                offset=wire.read(int, offset),
+                size=wire.read(int, size),
+            )
+        )
+        self._post(event)
+
+    def _hear_score(self, hand: Hand, values: list[Any], beside: Any) -> None:
+        del beside
+        sample_id = wire.read(SampleId, values[0])
+        known = self._register.from_worker(sample_id, values[1], hand.worker)
+        if known is None or known.score is not None:
+            return
+        known.score = wire.read(Score, values[2])
+        if known.receive is not None:
+            known.receive(known.score)
+
+    def _hear_guest(self, hand: Hand, values: list[Any], beside: Any) -> None:
+        del hand
+        offset, size = values
+        data = memoryview(ray.get(beside[0]))
+        self._guests.take(wire.read_sample(data[offset : offset + size]))
+        self._roster.changed.notify_all()
+
+    def _hear_interval(self, hand: Hand, values: list[Any], beside: Any) -> None:
+        del beside
+        track, name, start_s, end_s, fields = values
+        start_s, end_s = start_s + hand.offset_s, end_s + hand.offset_s
+        self._journal.interval(track, name, start_s, end_s, **fields)
+        if track == "sampler":
+            self.sampler_busy.append((start_s, end_s, fields["tokens"]))
+        elif track == "learner":
+            self.learner_busy.append((start_s, end_s))
+
+    def _hear_weights(self, hand: Hand, values: list[Any], beside: Any) -> None:
+        version, run, start_s, trained, num_trained, frozen, first, num = values
+        refs = ray.get(beside[1])[first : first + num]
+        hand.version = version
+        self._roster.take_weights(
+            Weights(
+                version=version,
+                run=run,
+                start_s=start_s + hand.offset_s,
+                trained=trained,
+                trained_refs=refs[:num_trained],
+                frozen=frozen,
+                frozen_refs=refs[num_trained:],
+            )
+        )
+
+    def _hear_unloaded(self, hand: Hand, values: list[Any], beside: Any) -> None:
+        del beside
+        self._roster.take_unloaded(hand, *values)
+
+    def _hear_loaded(self, hand: Hand, values: list[Any], beside: Any) -> None:
+        del beside
+        self._roster.take_loaded(hand, values[0], values[1] + hand.offset_s)
+
+    def _hear_say(self, hand: Hand, values: list[Any], beside: Any) -> None:
+        del hand, beside
+        self._say(wire.read(str, values[0]))
+
+    def _hear_done(self, hand: Hand, values: list[Any], beside: Any) -> None:
+        del hand, beside
+        self.done.add(values[0])
+        self._roster.changed.notify_all()
+
+    def _hear_failed(self, hand: Hand, values: list[Any], beside: Any) -> None:
+        del beside
+        thread, kind, text, trace = (wire.read(str, value) for value in values)
+        self._roster.failed(f"{hand.name}, thread {thread}", kind, text, trace)
+
+    def _hear_leaving(self, hand: Hand, values: list[Any], beside: Any) -> None:
+        del values, beside
+        self._roster.leaving(hand)
+
+
+Reader = Callable[[Ears, Hand, list[Any], Any], None]
+_HEARD: dict[str, Reader] = {
+    "hello": Ears._hear_nothing,
+    "event": Ears._hear_event,
+    "stepped": Ears._hear_stepped,
+    "finished": Ears._hear_finished,
+    "score": Ears._hear_score,
+    "guest": Ears._hear_guest,
+    "interval": Ears._hear_interval,
+    "weights": Ears._hear_weights,
+    "unloaded": Ears._hear_unloaded,
+    "loaded": Ears._hear_loaded,
+    "sums": Ears._hear_sums,
+    "say": Ears._hear_say,
+    "done": Ears._hear_done,
+    "failed": Ears._hear_failed,
+    "leaving": Ears._hear_leaving,
+}
+_EVENTS: dict[str, type[Event]] = {
+    cls.__name__: cls
+    for cls in (
+        records.SampleStarted,
+        records.GroupsAccumulated,
+        records.CheckpointDurable,
+    )
+}

@@ -1,0 +1,316 @@
+"""The worker processes as the controller sees them: hired, heard, lost.
+
+    hire -> starting --message--> heard --silence, death--> lost (killed) -> on_loss
+                                    ^ |
+              long poll, one thread for all: answer or time-out is the heartbeat
+
+A process that says nothing for `heartbeat_s` is killed before it is called lost, so one
+that wakes up later can do no harm; what it said before is of an earlier incarnation.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from jigsaw_jax.runtime import wire
+from jigsaw_jax.runtime.clock import Clock
+from jigsaw_jax.runtime.cluster import actor
+from jigsaw_jax.runtime.cluster.desk import boot_id
+from jigsaw_jax.runtime.cluster.head import Place
+from jigsaw_jax.runtime.cluster.outbox import LASTING
+from jigsaw_jax.runtime.threads import ThreadFailed
+from jigsaw_jax.settings import Train
+
+# How long a worker holds an empty answer back, and how often the poll looks around.
+DRAIN_S = 1.0
+POLL_S = 0.2
+# How often hosts that have joined are looked for.
+LOOK_S = 5.0
+
+
+@dataclasses.dataclass(eq=False)
+class Hand:
+    """One life of one worker.
+
+    name: stays over its lives.
+    role: "sample" or "train"; "help" where a sampler has turned to gradients.
+    incarnation: counts its lives from 1.
+    place: where it runs.
+    handle: Ray's.
+    version: of the weights that it has; -1 before the first.
+    wanted: of those that it was sent.
+    is_joined: whether the pipeline knows it.
+    pid: of its process; 0 until heard.
+    host: its name.
+    offset_s: to add to its clock.
+    facts: what it counts.
+    heard_s: when it last answered.
+    is_lost: whether this life is over.
+    marked_s: when the log last said that it lives.
+    is_near: whether it is on this host.
+    asked_s: since when its next answer is waited for.
+    answer: references to that.
+    """
+
+    name: str
+    role: str
+    incarnation: int
+    place: Place
+    handle: Any
+    version: int = -1
+    wanted: int = -1
+    is_joined: bool = False
+    pid: int = 0
+    host: str = ""
+    offset_s: float = 0.0
+    facts: dict[str, int] = dataclasses.field(default_factory=dict)
+    heard_s: float = 0.0
+    is_lost: bool = False
+    marked_s: float = 0.0
+    is_near: bool = False
+    asked_s: float = 0.0
+    answer: tuple[Any, Any, Any] | None = None
+    _sequence: int = 0
+    _commands: list[Any] = dataclasses.field(default_factory=list)
+    _refs: list[Any] = dataclasses.field(default_factory=list)
+
+    @property
+    def worker(self) -> str:
+        """This life of it, as the pipeline knows it: what goes to another is not it."""
+        return f"{self.name}/{self.incarnation}"
+
+    def command(self, name: str, *values: Any, refs: Sequence[Any] = ()) -> None:
+        """Hold a command back until `flush`; values are plain."""
+        self._commands.append([name, list(values), len(self._refs), len(refs)])
+        self._refs.extend(refs)
+
+    def flush(self) -> None:
+        """Send what was held back, in one call."""
+        if not self._commands:
+            return
+        self._sequence += 1
+        batch = wire.to_bytes([self._sequence, self._commands])
+        refs, self._commands, self._refs = self._refs, [], []
+        # Ray orders the calls of one caller; a dead worker is told by its drain.
+        self.handle.do.remote(batch, refs)
+
+    def kill(self) -> None:
+        """End its process, also one that is stopped."""
+        with contextlib.suppress(RayError, ValueError):
+            ray.kill(self.handle, no_restart=True)
+        if self.is_near and self.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def greet(self, pid: int, host: str, boot: str) -> None:
+        """Take in who it is."""
+        self.pid, self.host, self.is_near = pid, host, boot == boot_id()
+
+    def row(self, slots: int) -> dict[str, Any]:
+        """As the summary lists it; `slots` are a sampler's."""
+        return {
+            "name": self.name,
+            "pid": self.pid,
+            "host": self.host,
+            "role": "sample+train" if self.role == "help" else self.role,
+            "version": self.version,
+            "slots": slots if self.role == "sample" else 0,
+            "restarts": self.incarnation - 1,
+            "compilations": self.facts.get("compilations", 0),
+        }
+
+    def ask(self, now_s: float) -> None:
+        """Begin a long poll."""
+        self.asked_s = now_s
+        self.answer = self.handle.drain.remote(DRAIN_S)
+
+
+class Fleet:
+    """Every worker of the run, and the thread that listens to them.
+
+    Args:
+      train: the run.
+      clock: of the controller.
+
+    Attributes:
+      hands: those that live, by name.
+      lives: how many each name has had.
+      epoch: which life of the control loop is under way.
+      num_stale: batches of an earlier epoch that were let go.
+      losses: workers lost since the last update.
+    """
+
+    def __init__(self, train: Train, clock: Clock) -> None:
+        self._train = train
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+        self._plain = wire.plain(train)
+        self.hands: dict[str, Hand] = {}
+        self.lives: dict[str, int] = {}
+        self.epoch = 0
+        self.num_stale = 0
+        self.losses = 0
+        self.on_batch: Callable[[Hand, list[Any], Any, Any], None]
+        self.on_loss: Callable[[Hand, str], None]
+        self.on_error: Callable[[ThreadFailed], None]
+        self.on_look: Callable[[], None]
+        self._looked_s = 0.0
+
+    def listen(
+        self,
+        on_batch: Callable[[Hand, list[Any], Any, Any], None],
+        on_loss: Callable[[Hand, str], None],
+        on_error: Callable[[ThreadFailed], None],
+        on_look: Callable[[], None],
+    ) -> None:
+        """Say who is told, from the listening thread, from a new epoch on.
+
+        Args:
+          on_batch: takes a worker, its messages, and references to their completions
+            and to a list of objects.
+          on_loss: takes a worker and why it is lost; it is dead by then.
+          on_error: takes what the listening thread died of.
+          on_look: called every few seconds.
+        """
+        self.on_batch, self.on_loss, self.on_error = on_batch, on_loss, on_error
+        self.on_look = on_look
+        self.epoch += 1
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._listen, name="fleet", daemon=True
+            )
+            self._thread.start()
+
+    def hire(self, name: str, role: str, place: Place, index: int) -> Hand:
+        """Start a process; its first word comes when it is up.
+
+        Args:
+          name: of the worker.
+          role: what it will do.
+          place: where.
+          index: of the worker, for its cores.
+
+        Returns:
+          Its new life.
+        """
+        self.lives[name] = self.lives.get(name, 0) + 1
+        charter = {
+            "name": name,
+            "epoch": self.epoch,
+            "train": self._plain,
+            "cores": self._cores(index),
+            "environment": _environment(),
+        }
+        handle = actor.make(place.options(), json.dumps(charter).encode())
+        hand = Hand(name, role, self.lives[name], place, handle)
+        hand.heard_s = self._clock.now_s()
+        hand.ask(hand.heard_s)
+        with self._lock:
+            self.hands[name] = hand
+        return hand
+
+    def retire(self, hand: Hand) -> None:
+        """End a worker without calling it lost."""
+        with self._lock:
+            hand.is_lost = True
+            if self.hands.get(hand.name) is hand:
+                del self.hands[hand.name]
+        hand.kill()
+
+    def close(self) -> None:
+        """End every worker and the thread."""
+        self._is_closed = True
+        for hand in list(self.hands.values()):
+            self.retire(hand)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(5.0)
+
+    def _cores(self, index: int) -> list[int]:
+        cores = self._train.cluster.cores
+        return [cores[index % len(cores)]] if cores else []
+
+    # The listening thread.
+
+    def _listen(self) -> None:
+        try:
+            while not self._is_closed:
+                self._poll()
+        except BaseException as error:  # noqa: BLE001
+            # The outermost handler of this thread: the run must hear of it.
+            if not self._is_closed:
+                self.on_error(ThreadFailed("fleet", error))
+
+    def _poll(self) -> None:
+        with self._lock:
+            asked = {h.answer[0]: h for h in self.hands.values() if h.answer}
+        if not asked:
+            threading.Event().wait(POLL_S)
+            return
+        # One at a time wakes at the first; the rest that is there comes with it.
+        ready, _ = ray.wait(list(asked), num_returns=1, timeout=POLL_S)
+        if ready:
+            ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=0)
+        for ref in ready:
+            self._hear(asked.pop(ref))
+        now_s = self._clock.now_s()
+        if now_s - self._looked_s >= LOOK_S:
+            self._looked_s = now_s
+            self.on_look()
+        for hand in asked.values():
+            limit_s = self._limit_s(hand)
+            if now_s - hand.asked_s > limit_s:
+                self._lose(hand, f"silent for {limit_s:g} s")
+
+    def _limit_s(self, hand: Hand) -> float:
+        cluster = self._train.cluster
+        is_up = hand.is_joined if hand.role == "sample" else hand.pid
+        return DRAIN_S + (cluster.heartbeat_s if is_up else cluster.startup_s)
+
+    def _hear(self, hand: Hand) -> None:
+        assert hand.answer is not None
+        head_ref, payload_ref, refs_ref = hand.answer
+        try:
+            head = wire.from_bytes(ray.get(head_ref))
+        except RayError as error:
+            self._lose(hand, str(error).strip().split("\n")[0] or type(error).__name__)
+            return
+        now_s = self._clock.now_s()
+        hand.heard_s = now_s
+        hand.facts = head["facts"]
+        hand.ask(now_s)
+        items = wire.read_list(head["items"])
+        for item in items:
+            if item[0] == "hello":
+                hand.greet(*item[1:4])
+        if not hand.is_near:
+            # Of the one-way delays the shortest says most about the clocks.
+            ahead_s = now_s - head["now_s"]
+            hand.offset_s = min(ahead_s, hand.offset_s or ahead_s)
+        if head["epoch"] != self.epoch:
+            self.num_stale += 1
+            items = [item for item in items if item[0] in LASTING]
+        if not hand.is_lost:
+            self.on_batch(hand, items, payload_ref, refs_ref)
+
+    def _lose(self, hand: Hand, reason: str) -> None:
+        if hand.is_lost:
+            return
+        self.retire(hand)
+        if not self._is_closed:
+            self.on_loss(hand, reason)
+
+
+def _environment() -> dict[str, str]:
+    """What a worker must have as this process has it."""
+    names = ("JAX_PLATFORMS", "XLA_FLAGS", "JIGSAW_CACHE_DIR", "JAX_ENABLE_X64")
+    return {name: os.environ[name] for name in names if name in os.environ}

@@ -1,0 +1,160 @@
+"""Ray: started here and bound to this host, or one that runs already."""
+
+import dataclasses
+import logging
+import os
+import pathlib
+import tempfile
+from typing import Any
+
+from jigsaw_jax.settings import Train
+
+LOCAL = "local:"
+
+
+class ClusterError(Exception):
+    """The cluster can't be had as asked; the message is one line."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where one worker may run.
+
+    node: Ray's id of the host; None where there is one alone.
+    """
+
+    node: str | None = None
+
+    def options(self) -> dict[str, Any]:
+        """As Ray takes them."""
+        if self.node is None:
+            return {}
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        strategy = NodeAffinitySchedulingStrategy(self.node, soft=False)
+        return {"scheduling_strategy": strategy}
+
+
+class Head:
+    """Our hold on Ray, from `open` to `close`.
+
+    Args:
+      address: "local:N", "auto", or where a cluster's head listens.
+      train: the run.
+
+    Raises:
+      ClusterError: the address, or Ray itself, is missing.
+    """
+
+    def __init__(self, address: str, train: Train) -> None:
+        self._address = address
+        self._train = train
+        self._is_ours = True
+        self.num_local = num_local(address)
+        if self.num_local and train.cluster.samplers not in (0, self.num_local - 1):
+            raise ClusterError(
+                f"Cluster.samplers must be 0 or {self.num_local - 1} with --cluster "
+                f"{address}, got {train.cluster.samplers!r}"
+            )
+
+    def open(self) -> None:
+        """Start or join, unless this process has done so already.
+
+        Raises:
+          ClusterError: Ray is not installed, or no cluster answers.
+        """
+        # Ray would count the run in its statistics, and put a warning on the terminal.
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        try:
+            import ray
+        except ImportError:
+            raise ClusterError(
+                "--cluster needs Ray; install the extra: pip install 'jigsaw-jax"
+                "[cluster]'"
+            ) from None
+        if ray.is_initialized():
+            self._is_ours = False
+            return
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        common = {"log_to_driver": False, "logging_level": logging.ERROR}
+        try:
+            if self.num_local:
+                ray.init(address="local", **self._local(), **common)
+            else:
+                ray.init(address=self._address, **common)
+        except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+            first = str(error).strip().split("\n")[0]
+            raise ClusterError(f"--cluster {self._address}: {first}") from error
+
+    def _local(self) -> dict[str, Any]:
+        # No processes are started ahead of ours, and no port is open to other hosts.
+        return {
+            "num_cpus": 0,
+            "include_dashboard": False,
+            "_node_ip_address": "127.0.0.1",
+            "object_store_memory": self._train.cluster.store_bytes,
+            "_temp_dir": str(pathlib.Path(tempfile.gettempdir()) / f"jgs{os.getuid()}"),
+        }
+
+    def places(self) -> list[Place]:
+        """A place a worker: the learner's first, on this host where there are many."""
+        if self.num_local:
+            return [Place()] * self.num_local
+        nodes = self.nodes()
+        num = 1 + (self._train.cluster.samplers or max(len(nodes) - 1, 1))
+        return [Place(node=nodes[i % len(nodes)]) for i in range(num)]
+
+    def place_of(self, lost: Place) -> Place | None:
+        """Where a lost worker's next life may run; None where its host is gone."""
+        if lost.node is None or lost.node in self.nodes():
+            return lost
+        return None
+
+    def free_places(self, used: set[str | None], num: int) -> list[Place]:
+        """Hosts that have joined since and have no worker.
+
+        Args:
+          used: nodes that have one.
+          num: samplers that there are.
+
+        Returns:
+          A place for each sampler that is wanted and has room.
+        """
+        if self.num_local:
+            return []
+        free = [Place(node=node) for node in self.nodes() if node not in used]
+        wanted = self._train.cluster.samplers
+        return free[: max(wanted - num, 0)] if wanted else free
+
+    def nodes(self) -> list[str]:
+        """Ids of the hosts that are alive, this one first."""
+        import ray
+
+        own = ray.get_runtime_context().get_node_id()
+        alive = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+        return sorted(alive, key=lambda node: (node != own, node))
+
+    def close(self) -> None:
+        """Let go; what was started here ends."""
+        import ray
+
+        if self._is_ours:
+            ray.shutdown()
+
+
+def num_local(address: str) -> int:
+    """N of "local:N", the learner among them; 0 for another address.
+
+    Raises:
+      ClusterError: N is no number, or leaves no sampler.
+    """
+    if not address.startswith(LOCAL):
+        return 0
+    text = address.removeprefix(LOCAL)
+    if not text.isdecimal() or int(text) < 2:
+        raise ClusterError(
+            f"--cluster local:N must have a learner and a sampler, N at least 2, got "
+            f"{address!r}"
+        )
+    return int(text)

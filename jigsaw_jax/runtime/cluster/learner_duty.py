@@ -1,0 +1,270 @@
+"""Training in a worker process: learner, checkpoints, and the source of weights."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import ray
+from ray.exceptions import RayError
+
+from jigsaw_jax import mesh as meshes
+from jigsaw_jax.records import (
+    CheckpointDurable,
+    Event,
+    Group,
+    GroupId,
+    Prompt,
+    Score,
+    StepUpdate,
+    UpdateStepped,
+)
+from jigsaw_jax.runtime import wire
+from jigsaw_jax.runtime.build import build_learner
+from jigsaw_jax.runtime.clock import Clock
+from jigsaw_jax.runtime.cluster import leaves, offers
+from jigsaw_jax.runtime.cluster.outbox import Outbox
+from jigsaw_jax.runtime.compilations import CompilationCounter
+from jigsaw_jax.runtime.devices import prepare_devices
+from jigsaw_jax.runtime.export import export_policy
+from jigsaw_jax.runtime.inputs import open_inputs
+from jigsaw_jax.runtime.learner import LearnerWorker
+from jigsaw_jax.runtime.start import warm_up_policy
+from jigsaw_jax.runtime.threads import ThreadFailed, Turns
+from jigsaw_jax.runtime.vault import Vault
+from jigsaw_jax.runtime.weights import Offer, Sender
+from jigsaw_jax.runtime.weights.carriers.ray_objects import RayCarrier
+from jigsaw_jax.settings import Train
+from jigsaw_jax.store.files import StoreError
+from jigsaw_jax.store.run_dir import RunDir
+
+
+class PayloadLostError(Exception):
+    """Completions are gone with the host that held them."""
+
+
+class LearnerDuty:
+    """Builds, loads or warms up, compiles, and sends the first weights.
+
+    Args:
+      train: the run.
+      run_dir: whose checkpoints it writes.
+      step: updates of the checkpoint that the controller goes on from, or None.
+      version: of the weights that the samplers are to have.
+      outbox: takes messages.
+      clock: of this process.
+      fail: takes what a thread died of.
+    """
+
+    def __init__(
+        self,
+        train: Train,
+        *,
+        run_dir: str,
+        step: int | None,
+        version: int,
+        outbox: Outbox,
+        clock: Clock,
+        fail: Callable[[ThreadFailed], None],
+    ) -> None:
+        own = dataclasses.replace(
+            train.mesh, sampler_data=1, sampler_tensor=1, shared=True
+        )
+        prepare_devices(own)
+        self._train = train
+        self._outbox = outbox
+        self._clock = clock
+        self._fail = fail
+        self._learner = build_learner(train, meshes.learner_mesh(own, jax.devices()))
+        checkpoints = RunDir(pathlib.Path(run_dir)).checkpoints
+        kept = train.store.checkpoints_kept
+        self._vault = Vault(checkpoints, kept, resume=step is not None)
+        if self._vault.step != step:
+            raise StoreError(
+                f"checkpoint {step} must be readable where the learner runs, got "
+                f"{self._vault.step!r} in {checkpoints}"
+            )
+        first = self._restore()
+        self._learner.begin_round(version, round_params=first)
+        self._learner.compile()
+        counter = CompilationCounter()
+        outbox.facts = lambda: {"compilations": counter.count}
+        # What the samplers have: a checkpoint between two publishes must hold it.
+        self._published = self._learner.export_params() if first is None else first
+        self._worker = LearnerWorker(
+            self._learner,
+            turns=Turns(is_shared=False),
+            journal=outbox,
+            clock=clock,
+            post=self._post,
+            is_published=first is None,
+        )
+        self._worker.thread.start()
+        carriers = [RayCarrier(clock)]
+        # A number in the name keeps the versions of an earlier life apart.
+        self._run = f"{run_dir}#{outbox.epoch}"
+        self._sender = Sender(self._run, carriers, clock=clock)
+        # The sender of what is frozen keeps its objects alive for samplers to come.
+        self._frozen_sender = Sender(self._run, carriers, clock=clock)
+        self._send(self._published, version, is_first=True)
+
+    def _restore(self) -> Any:
+        """The round's weights where they are no more the learner's."""
+        saved = self._vault.restore(self._learner)
+        if saved is not None:
+            return saved.published
+        if self._train.warm_up.updates:
+            warm_up_policy(
+                self._train,
+                open_inputs(self._train).source,
+                self._learner,
+                say=lambda text: self._outbox.post("say", text),
+            )
+        return None
+
+    # Commands, in order on the learner's thread.
+
+    def accumulate(self, update: int, groups: Any, refs: Sequence[Any]) -> None:
+        """Fetch completions and add their gradient sums."""
+        self._worker.thread.do(self._accumulate, update, groups, refs)
+
+    def step(self, effect: StepUpdate) -> None:
+        """Step the optimizer."""
+        self._worker.thread.do(self._worker.step, effect)
+
+    def publish(self, version: int) -> None:
+        """Send the weights."""
+        self._worker.thread.do(self._worker.publish, version, self._send)
+
+    def again(self, version: int) -> None:
+        """Send the last version once more: a sampler did not get it."""
+        self._worker.thread.do(self._again, version)
+
+    def save(self, updates: int, record: dict[str, Any], *, is_final: bool) -> None:
+        """Commit state and record."""
+        self._worker.thread.do(self._save, updates, record, is_final)
+
+    def export(self, path: str) -> None:
+        """Write the policy as a folder."""
+        self._worker.thread.do(self._export, pathlib.Path(path))
+
+    def rest(self) -> None:
+        """Say when all that was asked is done."""
+        self._worker.thread.do(self._outbox.post, "done", "rest")
+
+    def add(self, num_trained: int, names: Sequence[str], refs: Sequence[Any]) -> None:
+        """Take in the gradient sums of a helper."""
+        self._worker.thread.do(self._add, num_trained, names, refs)
+
+    # On the learner's thread.
+
+    def _accumulate(self, update: int, groups: Any, refs: Sequence[Any]) -> None:
+        self._worker.accumulate(fetch(groups, refs), update)
+
+    def _add(self, num: int, names: Sequence[str], refs: Sequence[Any]) -> None:
+        try:
+            sums = leaves.get(names, refs, self._learner.abstract_sums())
+        except RayError as error:
+            raise PayloadLostError(str(error).split("\n")[0]) from error
+        self._learner.add_sums(sums, num)
+
+    def _send(self, params: Any, version: int, is_first: bool = False) -> None:
+        start_s = self._clock.now_s()
+        self._published = params
+        offer = self._sender.publish(params, version, within_s=offers.WITHIN_S)
+        self._offer(offer, version, start_s, is_first)
+
+    def _offer(
+        self, offer: Offer, version: int, start_s: float, is_first: bool
+    ) -> None:
+        trained, refs = offers.plain(offer)
+        num, frozen = len(refs), None
+        if is_first:
+            still = self._frozen_sender.publish(
+                self._learner.frozen, version, within_s=offers.WITHIN_S
+            )
+            frozen, frozen_refs = offers.plain(still)
+            refs = [*refs, *frozen_refs]
+        self._outbox.post(
+            "weights", version, self._run, start_s, trained, num, frozen, refs=refs
+        )
+
+    def _again(self, version: int) -> None:
+        offer = self._sender.again(within_s=offers.WITHIN_S)
+        if offer is not None:
+            self._offer(offer, version, self._clock.now_s(), False)
+
+    def _save(self, updates: int, record: dict[str, Any], is_final: bool) -> None:
+        def durable(updates: int) -> None:
+            now_s = self._clock.now_s()
+            self._post(CheckpointDurable(now_s=now_s, updates=updates))
+
+        def write(state: Any) -> None:
+            is_published = self._worker.is_published
+            self._vault.save(
+                updates,
+                state,
+                published=None if is_published else self._published,
+                record=record,
+                wait=is_final,
+                on_durable=durable,
+            )
+
+        self._worker.save(write)
+
+    def _export(self, path: pathlib.Path) -> None:
+        tokenizer = open_inputs(self._train).tokenizer
+        export_policy(self._train, self._learner.params, tokenizer, path)
+        self._outbox.post("done", "export")
+
+    def _post(self, event: Event | ThreadFailed) -> None:
+        if isinstance(event, ThreadFailed):
+            self._fail(event)
+            return
+        name, plain = type(event).__name__, wire.plain(event)
+        if isinstance(event, UpdateStepped):
+            metrics = self._worker.metrics.pop(event.update)
+            advantages = self._worker.advantages.pop(event.update)
+            rows = [[*group, row] for group, row in advantages.items()]
+            self._outbox.post("stepped", plain, metrics, rows)
+        else:
+            self._outbox.post("event", name, plain)
+
+
+def fetch(groups: Any, refs: Sequence[Any]) -> list[Group]:
+    """Groups with their completions, from where those lie in Ray's store.
+
+    Args:
+      groups: as `crew.group_message` wrote them.
+      refs: objects that they name.
+
+    Returns:
+      The groups, in order.
+
+    Raises:
+      PayloadLostError: an object is gone with its host.
+      WireError: a completion is not what it should be.
+    """
+    try:
+        blobs = [memoryview(blob) for blob in ray.get(list(refs))]
+    except RayError as error:
+        raise PayloadLostError(str(error).split("\n")[0]) from error
+
+    def sample(place: Any) -> Any:
+        blob, offset, size = (wire.read(int, x) for x in wire.read_list(place, 3))
+        return wire.read_sample(blobs[blob][offset : offset + size])
+
+    found = []
+    for message in wire.read_list(groups):
+        group_id, order, prompt, places, scores = wire.read_list(message, 5)
+        found.append(
+            Group(
+                id=wire.read(GroupId, group_id),
+                order=wire.read(int, order),
+                prompt=wire.read(Prompt, prompt),
+                samples=tuple(sample(place) for place in places),
+                scores=tuple(wire.read(Score, score) for score in scores),
+            )
+        )
+    return found

@@ -1,0 +1,145 @@
+"""A worker's messages until the controller asks for them.
+
+    threads --post--> pending --take (long poll)--> one batch: items, payload, refs
+
+A batch is also the worker's heartbeat, so an empty one leaves after the time-out.
+"""
+
+import collections
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jigsaw_jax.records import Sample
+from jigsaw_jax.runtime import wire
+from jigsaw_jax.runtime.clock import Clock
+
+# What is true of a worker in every epoch.
+LASTING = frozenset({"hello", "failed", "leaving"})
+# What follows the first message within this time travels with it.
+LINGER_S = 0.002
+
+
+class Outbox:
+    """Collects messages from every thread of a worker.
+
+    An epoch is one life of the run's control loop. When it goes on from a checkpoint,
+    what was said before is let go, since its attempts may be counted anew.
+
+    Args:
+      clock: of this process.
+      epoch: that it begins in.
+
+    Attributes:
+      epoch: which life the messages belong to.
+      facts: counts that travel with every batch.
+    """
+
+    def __init__(self, clock: Clock, epoch: int) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._items: collections.deque[tuple[list[Any], Sample | None, Sequence[Any]]]
+        self._items = collections.deque()
+        self._is_urgent = False
+        self.epoch = epoch
+        self.facts: Callable[[], dict[str, int]] = dict
+
+    def begin(self, epoch: int) -> None:
+        """Let go what waits; what comes from now on belongs to `epoch`."""
+        with self._changed:
+            self.epoch = epoch
+            kept = [item for item in self._items if item[0][0] in LASTING]
+            self._items = collections.deque(kept)
+
+    def post(
+        self,
+        kind: str,
+        *values: Any,
+        sample: Sample | None = None,
+        refs: Sequence[Any] = (),
+        epoch: int | None = None,
+    ) -> None:
+        """Queue a message and let it go at once.
+
+        Args:
+          kind: selects who reads it.
+          *values: plain values.
+          sample: a completion that travels beside it.
+          refs: objects in Ray's store that it names.
+          epoch: that it belongs to, where that may be over by now.
+        """
+        with self._changed:
+            if epoch is not None and epoch != self.epoch:
+                return
+            self._items.append(([kind, *values], sample, refs))
+            self._is_urgent = True
+            self._changed.notify()
+
+    def interval(
+        self, track: str, name: str, start_s: float, end_s: float, **fields: Any
+    ) -> None:
+        """Queue a line of the event log, to travel with the next message."""
+        item = ["interval", track, name, start_s, end_s, fields]
+        with self._changed:
+            self._items.append((item, None, ()))
+
+    def take(self, timeout_s: float) -> tuple[bytes, bytes, list[Any]]:
+        """Wait for messages, at most this long.
+
+        Args:
+          timeout_s: until an empty batch is returned.
+
+        Returns:
+          The batch's head, the completions in it one behind the other, and the objects
+          that it names.
+        """
+        with self._changed:
+            if self._changed.wait_for(lambda: self._is_urgent, timeout_s):
+                # The lock is free meanwhile, so that others can add to it.
+                self._changed.wait_for(lambda: False, LINGER_S)
+            items, self._items = self._items, collections.deque()
+            self._is_urgent = False
+            epoch = self.epoch
+        parts: list[bytes] = []
+        refs: list[Any] = []
+        offset = 0
+        messages = []
+        for item, sample, named in items:
+            message = item
+            if sample is not None:
+                parts.append(wire.sample_bytes(sample))
+                message = [*item, offset, len(parts[-1])]
+                offset += len(parts[-1])
+            if named:
+                message = [*item, len(refs), len(named)]
+                refs.extend(named)
+            messages.append(message)
+        head = {
+            "epoch": epoch,
+            "now_s": self._clock.now_s(),
+            "facts": self.facts(),
+            "items": messages,
+        }
+        return wire.to_bytes(head), b"".join(parts), refs
+
+
+class Lanes:
+    """Names the worker in intervals, and in the tracks of slots, numbered from 0.
+
+    Args:
+      name: of the worker.
+      outbox: takes them.
+    """
+
+    def __init__(self, name: str, outbox: Outbox) -> None:
+        self._name = name
+        self._outbox = outbox
+
+    def interval(
+        self, track: str, name: str, start_s: float, end_s: float, **fields: Any
+    ) -> None:
+        """As in the event log."""
+        head, slash, lane = track.partition("/")
+        if slash:
+            track = f"{head}/{self._name}/{lane}"
+        self._outbox.interval(track, name, start_s, end_s, worker=self._name, **fields)

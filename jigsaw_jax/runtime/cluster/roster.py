@@ -1,0 +1,391 @@
+"""Who works, in which role and with which weights; who joins, and who is lost.
+
+    sampler: hired -> compiled -> loaded (current weights) -> joined -> lost -> hired
+    learner: hired -> learns --weights--> every sampler -> VersionPublished
+             lost: the run goes on from its last checkpoint, with the samplers it has
+
+A sampler joins the pipeline only with the weights that are served, so a replacement
+never samples with older ones.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jigsaw_jax import records
+from jigsaw_jax.runtime.clock import Clock
+from jigsaw_jax.runtime.cluster.fleet import Fleet, Hand
+from jigsaw_jax.runtime.cluster.head import Head
+from jigsaw_jax.runtime.cluster.offers import Weights
+from jigsaw_jax.runtime.cluster.publishing import Publishing
+from jigsaw_jax.runtime.crew import CrewLostError
+from jigsaw_jax.runtime.inputs import RefusedError
+from jigsaw_jax.runtime.threads import ThreadFailed
+from jigsaw_jax.settings import Train
+from jigsaw_jax.store.files import StoreError
+from jigsaw_jax.store.journal import EventLog
+
+LEARNER = "learner"
+# How often the log says that a worker lives.
+BEAT_S = 5.0
+# How often weights are sent again in a run.
+TRIES_MAX = 20
+# Errors of a worker that mean the same here.
+_KNOWN = {"StoreError": StoreError, "RefusedError": RefusedError}
+
+
+class WorkerFailedError(Exception):
+    """What a thread of another process died of; its traceback is the message."""
+
+
+def _sampler(index: int) -> str:
+    """The name of the i-th worker, of which the learner is number 0."""
+    return f"sampler-{index - 1}"
+
+
+def _ignore(hand: Hand) -> None:
+    del hand
+
+
+class Roster:
+    """Keeps the workers of one life of the control loop; from any thread, locked.
+
+    Args:
+      train: the run.
+      fleet: the processes.
+      head: where they may run.
+      journal: the event log.
+      clock: of the controller.
+      post: takes events, and what is fatal.
+      published: called with (version, start_s, end_s) once every sampler has it.
+
+    Attributes:
+      lock: held for every change, here and in the crew.
+      is_open: whether the pipeline has been told who is there.
+      on_lost: told of each sampler that is lost.
+      on_joined: told of each that joins.
+    """
+
+    def __init__(
+        self,
+        train: Train,
+        fleet: Fleet,
+        *,
+        head: Head,
+        journal: EventLog,
+        clock: Clock,
+        post: Callable[[Any], None],
+        published: Callable[[int, float, float], None],
+    ) -> None:
+        self._train = train
+        self._fleet = fleet
+        self._head = head
+        self._journal = journal
+        self._clock = clock
+        self._post = post
+        self._published = published
+        self._publishing = Publishing()
+        self._failure: BaseException | None = None
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+        self._is_closed = False
+        self._tries = 0
+        self.is_open = False
+        self.on_lost: Callable[[Hand], None] = _ignore
+        self.on_joined: Callable[[Hand], None] = _ignore
+
+    # Who is there.
+
+    def open(self, *, run_dir: str, step: int | None, version: int) -> None:
+        """Hire whoever is missing and tell the learner what to go on from.
+
+        Args:
+          run_dir: whose checkpoints the learner writes.
+          step: updates of the checkpoint, or None.
+          version: that the samplers are to have.
+        """
+        with self.lock:
+            for index, place in enumerate(self._head.places()):
+                if index:
+                    self._take(_sampler(index), place, index)
+            place = self._head.places()[0]
+            learner = self._hire(LEARNER, "train", place, 0)
+            learner.command("learn", run_dir, step, version)
+            learner.flush()
+
+    def _take(self, name: str, place: Any, index: int) -> None:
+        """A sampler that is there already forgets all; its engine is warm."""
+        hand = self._fleet.hands.get(name)
+        if hand is None or hand.role != "sample":
+            if hand is not None:
+                self._fleet.retire(hand)
+            self._hire(name, "sample", place, index)
+            return
+        hand.is_joined, hand.version, hand.wanted = False, -1, -1
+        hand.command("begin", self._fleet.epoch)
+        hand.flush()
+
+    def _hire(self, name: str, role: str, place: Any, index: int) -> Hand:
+        hand = self._fleet.hire(name, role, place, index)
+        self._mark(hand, "hired", index=index)
+        if role == "sample":
+            hand.command("sample")
+            if self._train.cluster.role_switch_after:
+                # Compiled ahead, so that nothing is at the change.
+                hand.command("help")
+            if self._publishing.weights is not None:
+                self._send(hand, self._publishing.weights)
+            hand.flush()
+        return hand
+
+    @property
+    def learner(self) -> Hand:
+        """The learner, if need be dead: its loss is told soon."""
+        hand = self._fleet.hands.get(LEARNER)
+        if hand is None:
+            raise CrewLostError("the learner is lost")
+        return hand
+
+    def samplers(self) -> list[Hand]:
+        """Those that the pipeline knows, in the order of their names."""
+        hands = sorted(self._fleet.hands.items())
+        return [hand for _, hand in hands if hand.role == "sample" and hand.is_joined]
+
+    def hands(self) -> list[Hand]:
+        """Every process that lives."""
+        return [hand for _, hand in sorted(self._fleet.hands.items())]
+
+    def find(self, worker: str) -> Hand | None:
+        """A life of a worker that the pipeline may know; None where it is over."""
+        hand = self._fleet.hands.get(worker.rpartition("/")[0])
+        return hand if hand is not None and hand.worker == worker else None
+
+    def joined(self, hand: Hand) -> records.WorkerJoined:
+        """What the pipeline is told."""
+        return records.WorkerJoined(
+            now_s=self._clock.now_s(),
+            worker=hand.worker,
+            slots=self._train.sampler.slots,
+            incarnation=hand.incarnation,
+        )
+
+    def settle(self) -> None:
+        """The pipeline is told who is there; the weights that they have are served."""
+        self.is_open = True
+        self._publishing.settle()
+        self._switch(self._publishing.version)
+
+    def close(self) -> None:
+        """End the learner, and take no more notice of losses."""
+        with self.lock:
+            self._is_closed = True
+            learner = self._fleet.hands.get(LEARNER)
+            if learner is not None:
+                self._fleet.retire(learner)
+
+    def now_s(self) -> float:
+        """Of the controller's clock."""
+        return self._clock.now_s()
+
+    def _gone(self, hand: Hand) -> records.WorkerLost:
+        return records.WorkerLost(
+            now_s=self._clock.now_s(),
+            worker=hand.worker,
+            incarnation=hand.incarnation,
+        )
+
+    # Weights.
+
+    def take_weights(self, offered: Weights) -> None:
+        """Send a version to every sampler; it is published when all have it."""
+        hands = [hand for hand in self.hands() if hand.role != "train"]
+        awaited = [hand.worker for hand in hands if hand.is_joined]
+        weights = self._publishing.begin(offered, awaited)
+        for hand in hands:
+            self._send(hand, weights)
+            hand.flush()
+        self._publish_when_all_have_it()
+
+    def _send(self, hand: Hand, weights: Weights) -> None:
+        hand.wanted = weights.version
+        hand.command(
+            "load",
+            weights.version,
+            weights.run,
+            weights.trained,
+            len(weights.trained_refs),
+            weights.frozen,
+            refs=[*weights.trained_refs, *weights.frozen_refs],
+        )
+
+    def take_unloaded(self, hand: Hand, version: int, reason: str) -> None:
+        """A version did not arrive; the learner sends it again."""
+        self._mark(hand, "unloaded", version=version, reason=reason)
+        self._tries += 1
+        if self._tries > TRIES_MAX:
+            self.fail(RuntimeError(f"weights don't reach {hand.name}: {reason}"))
+        elif version == self._publishing.version:
+            self.learner.command("again", version)
+
+    def take_loaded(self, hand: Hand, version: int, end_s: float) -> None:
+        """A worker has placed a version and decodes with it."""
+        hand.version = version
+        self._mark(hand, "loaded", version=version)
+        if version == hand.wanted and not hand.is_joined and hand.role == "sample":
+            self._join(hand)
+        if version == self._publishing.version:
+            self._publishing.drop(hand.worker)
+            self._publish_when_all_have_it(end_s)
+        self.changed.notify_all()
+
+    def _join(self, hand: Hand) -> None:
+        hand.is_joined = True
+        self._mark(hand, "joined", slots=self._train.sampler.slots)
+        if self.is_open:
+            self._post(self.joined(hand))
+        self.on_joined(hand)
+
+    def _publish_when_all_have_it(self, end_s: float | None = None) -> None:
+        weights = self._publishing.take_done() if self.is_open else None
+        if weights is not None:
+            self._switch(weights.version)
+            end_s = self._clock.now_s() if end_s is None else end_s
+            self._published(weights.version, weights.start_s, end_s)
+
+    # Roles.
+
+    def _switch(self, version: int) -> None:
+        """Between two rounds, let the first sampler turn to gradients for good."""
+        after = self._train.cluster.role_switch_after
+        samplers = self.samplers()
+        has_helper = any(hand.role == "help" for hand in self.hands())
+        if not after or version < after or has_helper or len(samplers) < 2:
+            return
+        hand = samplers[0]
+        self._post(self._gone(hand))
+        hand.role = "help"
+        self._mark(hand, "role", version=version)
+
+    def helper(self) -> Hand | None:
+        """Who sums gradients beside the learner, with the weights of now."""
+        for hand in self.hands():
+            is_ready = hand.is_joined and hand.version == self._publishing.version
+            if hand.role == "help" and is_ready:
+                return hand
+        return None
+
+    # Losses.
+
+    def lost(self, hand: Hand, reason: str) -> None:
+        """A process is dead: reissue what it had, and hire another in its place."""
+        with self.lock:
+            if self._is_closed:
+                return
+            self._mark(hand, "lost", reason=reason)
+            self._fleet.losses += 1
+            if hand.role == "train":
+                self.fail(CrewLostError(f"the learner is lost: {reason}"))
+            elif self._fleet.losses > self._train.cluster.losses_max:
+                self.fail(
+                    RuntimeError(
+                        f"{self._fleet.losses} workers were lost without an update "
+                        f"between, the last, {hand.name}, with: {reason}"
+                    )
+                )
+            else:
+                self._replace(hand)
+            self.changed.notify_all()
+
+    def look_around(self) -> None:
+        """Hire on hosts that have joined, and for samplers whose host had gone."""
+        with self.lock:
+            if self._is_closed or not self.is_open:
+                return
+            hands = self.hands()
+            used = {hand.place.node for hand in hands}
+            names = {hand.name for hand in hands}
+            for place in self._head.free_places(used, len(hands) - 1):
+                index = next(i for i in range(1, 1 << 20) if _sampler(i) not in names)
+                names.add(_sampler(index))
+                self._hire(_sampler(index), "sample", place, index)
+
+    def progressed(self) -> None:
+        """An update has stepped: what was lost before it is made good."""
+        self._fleet.losses = 0
+
+    def leaving(self, hand: Hand) -> None:
+        """A worker's host is about to go: it is taken for lost while it can be."""
+        self._mark(hand, "leaving")
+        if hand.role == "train":
+            self._post(records.StopRequested(now_s=self._clock.now_s()))
+            return
+        self._fleet.retire(hand)
+        self.lost(hand, "preempted")
+
+    def _replace(self, hand: Hand) -> None:
+        if hand.is_joined and self.is_open and hand.role == "sample":
+            self._post(self._gone(hand))
+        self.on_lost(hand)
+        self._publishing.drop(hand.worker)
+        self._publish_when_all_have_it()
+        place = self._head.place_of(hand.place)
+        if place is not None:
+            index = 1 + int(hand.name.removeprefix("sampler-"))
+            self._hire(hand.name, "sample", place, index)
+
+    def failed(self, thread: str, kind: str, text: str, trace: str) -> None:
+        """A thread of a worker died of an error, which would come again."""
+        if kind == "PayloadLostError":
+            self.fail(CrewLostError(f"completions are lost: {text}"))
+        elif kind in _KNOWN:
+            self.fail(_KNOWN[kind](text))
+        else:
+            self.fail(WorkerFailedError(f"in {thread}: {text}\n{trace}"))
+
+    def fail(self, error: BaseException) -> None:
+        """End this life of the control loop."""
+        with self.lock:
+            self._failure = self._failure or error
+            self._post(ThreadFailed("cluster", error))
+            self.changed.notify_all()
+
+    def wait_until(self, is_so: Callable[[], bool]) -> None:
+        """Wait on the control loop's thread, while it takes no events.
+
+        Args:
+          is_so: what is waited for.
+
+        Raises:
+          CrewLostError: the learner is lost meanwhile; other errors as they came.
+        """
+        with self.lock:
+            # Signals are handled between two waits.
+            while not self.changed.wait_for(lambda: self._failure or is_so(), 0.5):
+                pass
+            if self._failure is not None:
+                raise self._failure
+
+    # The log.
+
+    def beat(self, hand: Hand) -> None:
+        """Note now and then that a worker lives."""
+        now_s = self._clock.now_s()
+        if now_s - hand.marked_s >= BEAT_S:
+            hand.marked_s = now_s
+            self._mark(hand, "heartbeat", version=hand.version, **hand.facts)
+
+    def _mark(self, hand: Hand, name: str, **fields: Any) -> None:
+        self._journal.mark(
+            f"worker/{hand.name}",
+            name,
+            self._clock.now_s(),
+            role=hand.role,
+            incarnation=hand.incarnation,
+            pid=hand.pid,
+            **fields,
+        )
+
+    def rows(self) -> list[Mapping[str, Any]]:
+        """Every worker as the summary lists it."""
+        slots = self._train.sampler.slots
+        return [hand.row(slots) for hand in self.hands()]

@@ -1,0 +1,121 @@
+"""A run over many processes: the control loop, begun again when its learner is lost.
+
+Head (Ray) > Fleet (processes) > one life of: Control > ClusterCrew > Roster
+                                    ^                       |
+                                    +--- learner lost: from the last checkpoint
+"""
+
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+from jigsaw_jax.runtime.clock import Clock
+from jigsaw_jax.runtime.cluster.head import Head
+from jigsaw_jax.runtime.control import Control
+from jigsaw_jax.runtime.crew import CrewLostError
+from jigsaw_jax.runtime.inputs import open_inputs
+from jigsaw_jax.runtime.payloads import Payloads
+from jigsaw_jax.runtime.progress import Progress
+from jigsaw_jax.runtime.record import Record
+from jigsaw_jax.settings import Train
+
+
+class ClusterRuntime:
+    """Runs one `Train` with a process for each worker.
+
+    Args:
+      train: the run.
+      address: "local:N", "auto", or where a Ray cluster's head listens.
+      run_dir: where the run leaves everything; the learner's host must see it too.
+      resume: go on from the last checkpoint where there is one.
+      operative: the configuration as text, for the run directory.
+
+    Raises:
+      ClusterError: an address that can't be meant.
+    """
+
+    def __init__(
+        self,
+        train: Train,
+        address: str,
+        *,
+        run_dir: pathlib.Path,
+        resume: bool,
+        operative: str,
+    ) -> None:
+        self._train = train
+        self._run_dir = run_dir
+        self._resume = resume
+        self._operative = operative
+        self._head = Head(address, train)
+
+    def run(self) -> int:
+        """Train; 0 when the run ended or was stopped, 1 when it can't go on."""
+        problems = open_inputs(self._train)
+        self._head.open()
+        # Imported with Ray, which is an extra.
+        from jigsaw_jax.runtime.cluster.crew import ClusterCrew
+        from jigsaw_jax.runtime.cluster.fleet import Fleet
+        from jigsaw_jax.runtime.cluster.roster import Roster
+
+        fleet = self.fleet = Fleet(self._train, Clock())
+
+        def gather(
+            train: Train,
+            record: Record,
+            *,
+            clock: Clock,
+            progress: Progress,
+            payloads: Payloads,
+            post: Callable[[Any], None],
+            published: Callable[[int, float, float], None],
+        ) -> ClusterCrew:
+            roster = Roster(
+                train,
+                fleet,
+                head=self._head,
+                journal=record.journal,
+                clock=clock,
+                post=post,
+                published=published,
+            )
+            crew = ClusterCrew(
+                train,
+                record,
+                fleet=fleet,
+                roster=roster,
+                problems=problems,
+                payloads=payloads,
+                post=post,
+                say=progress.say,
+            )
+            try:
+                crew.gather()
+            except BaseException:
+                crew.close()
+                raise
+            return crew
+
+        try:
+            return self._lives(gather)
+        finally:
+            fleet.close()
+            self._head.close()
+
+    def _lives(self, gather: Any) -> int:
+        is_stopping = False
+        while True:
+            control = self.control = Control(
+                self._train,
+                gather,
+                run_dir=self._run_dir,
+                resume=self._resume,
+                operative=self._operative,
+                holds_state=False,
+            )
+            try:
+                return control.run(is_stopping=is_stopping)
+            except CrewLostError as error:
+                control.say(f"{error}; going on from the last checkpoint")
+            is_stopping = control.is_stopping
+            self._resume = True

@@ -1,0 +1,1 @@
+"""Ways for payloads between processes, all behind `carrier.Carrier`."""

@@ -1,0 +1,278 @@
+"""What crosses a process border: JSON and arrays of fixed types, checked on arrival.
+
+    record   -> plain values by field order -> JSON          (prompts, scores, commands)
+    Sample   -> JSON head, then int32 and float32 columns    (one buffer a completion)
+
+Nothing is unpickled and nothing is called by a name that came over the wire: who reads
+says which type it expects, and a value of another type, length or range is a WireError.
+Logprobs are float32 where they are made, so they come back bit for bit.
+"""
+
+import dataclasses
+import enum
+import functools
+import json
+import struct
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from jigsaw_jax.records import FinishReason, Sample, SampleId, Segment
+
+_HEAD = struct.Struct("<4sI")
+_MAGIC = b"JGS1"
+HEAD_BYTES_MAX = 1 << 20
+_TOKEN = np.dtype("<i4")
+_REAL = np.dtype("<f4")
+
+
+class WireError(ValueError):
+    """Bytes that are not what was expected of them."""
+
+
+# Records and settings.
+
+
+def plain(value: Any) -> Any:
+    """A record as JSON values, its fields in order.
+
+    Args:
+      value: dataclasses, named tuples, enums, tuples, dicts and scalars in each other.
+
+    Returns:
+      What `read` takes with the record's type.
+    """
+    if isinstance(value, (str, int, float, types.NoneType)):
+        return value
+    if isinstance(value, (tuple, list)):
+        return [plain(item) for item in value]
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(getattr(value, name)) for name in _names(type(value))]
+
+
+def read(hint: Any, value: Any) -> Any:
+    """A value of this type from what `plain` made.
+
+    Args:
+      hint: a type, as annotated.
+      value: JSON values.
+
+    Returns:
+      The value.
+
+    Raises:
+      WireError: it is of another type.
+    """
+    return _reader(hint)(value)
+
+
+def to_bytes(value: Any) -> bytes:
+    """JSON of plain values."""
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def from_bytes(data: bytes) -> Any:
+    """Plain values of JSON; a WireError where it is none."""
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise WireError(f"message must be JSON: {error}") from None
+
+
+@functools.cache
+def _names(cls: type) -> tuple[str, ...]:
+    if not dataclasses.is_dataclass(cls):
+        raise TypeError(f"a value must be a record or plain, got {cls.__name__}")
+    return tuple(field.name for field in dataclasses.fields(cls))
+
+
+def _wrong(hint: Any, value: Any) -> WireError:
+    return WireError(f"value must be {hint}, got {str(value)[:80]!r}")
+
+
+@functools.cache
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    origin = typing.get_origin(hint)
+    if hint is Any:
+        return lambda value: value
+    if isinstance(hint, types.UnionType) or origin is typing.Union:
+        return _union(hint)
+    if origin is tuple:
+        return _tuple(hint, _reader(typing.get_args(hint)[0]))
+    if hint is dict or origin is dict:
+        return _dict(hint)
+    return _reader_of_class(hint)
+
+
+def _reader_of_class(hint: Any) -> Callable[[Any], Any]:
+    if issubclass(hint, enum.Enum):
+        return _enum(hint)
+    if hasattr(hint, "_fields") or dataclasses.is_dataclass(hint):
+        return _record(hint)
+    return _scalar(hint)
+
+
+def _scalar(hint: Any) -> Callable[[Any], Any]:
+    def scalar(value: Any) -> Any:
+        if type(value) is hint:
+            return value
+        if hint is float and type(value) is int:
+            return float(value)
+        raise _wrong(hint, value)
+
+    return scalar
+
+
+def _union(hint: Any) -> Callable[[Any], Any]:
+    arms = typing.get_args(hint)
+    readers = [_reader(arm) for arm in arms]
+
+    def union(value: Any) -> Any:
+        # An exact arm goes before one that converts: 3 stays an int in `float | int`.
+        if type(value) in arms:
+            return value
+        for reader in readers:
+            try:
+                return reader(value)
+            except WireError:
+                continue
+        raise _wrong(hint, value)
+
+    return union
+
+
+def _tuple(hint: Any, reader: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def items(value: Any) -> Any:
+        if type(value) is not list:
+            raise _wrong(hint, value)
+        return tuple(reader(item) for item in value)
+
+    return items
+
+
+def _dict(hint: Any) -> Callable[[Any], Any]:
+    arms = typing.get_args(hint)
+    reader = _reader(arms[1]) if arms else _reader(Any)
+
+    def mapping(value: Any) -> Any:
+        if type(value) is not dict:
+            raise _wrong(hint, value)
+        return {key: reader(item) for key, item in value.items()}
+
+    return mapping
+
+
+def _enum(hint: Any) -> Callable[[Any], Any]:
+    def member(value: Any) -> Any:
+        try:
+            return hint(value)
+        except ValueError:
+            raise _wrong(hint, value) from None
+
+    return member
+
+
+def _record(hint: Any) -> Callable[[Any], Any]:
+    hints = typing.get_type_hints(hint)
+    names = getattr(hint, "_fields", None) or _names(hint)
+    fields = [(name, _reader(hints[name])) for name in names]
+
+    def record(value: Any) -> Any:
+        if type(value) is not list or len(value) != len(fields):
+            raise _wrong(hint, value)
+        pairs = zip(fields, value, strict=True)
+        return hint(**{name: reader(item) for (name, reader), item in pairs})
+
+    return record
+
+
+# Completions.
+
+
+def sample_bytes(sample: Sample) -> bytes:
+    """One completion as a buffer."""
+    segments = [[s.is_sampled, len(s.tokens)] for s in sample.segments]
+    head = [*sample.id, sample.attempt, sample.finish_reason.value]
+    head_bytes = to_bytes([*head, segments, len(sample.entropies)])
+    parts = [_HEAD.pack(_MAGIC, len(head_bytes)), head_bytes]
+    for segment in sample.segments:
+        parts.append(np.asarray(segment.tokens, _TOKEN).tobytes())
+        if segment.is_sampled:
+            parts.append(np.asarray(segment.logprobs, _REAL).tobytes())
+            parts.append(np.asarray(segment.versions, _TOKEN).tobytes())
+    parts.append(np.asarray(sample.entropies, _REAL).tobytes())
+    return b"".join(parts)
+
+
+def read_sample(buffer: bytes | memoryview) -> Sample:
+    """The completion that `sample_bytes` wrote.
+
+    Args:
+      buffer: all of it and nothing more.
+
+    Returns:
+      The completion.
+
+    Raises:
+      WireError: anything is missing, left over or of another type.
+    """
+    view = memoryview(buffer).cast("B")
+    if len(view) < _HEAD.size:
+        raise WireError(f"completion must have a head, got {len(view)} bytes")
+    magic, length = _HEAD.unpack_from(view)
+    if magic != _MAGIC or length > min(HEAD_BYTES_MAX, len(view) - _HEAD.size):
+        raise WireError(f"completion must begin with {_MAGIC!r}, got {magic!r}")
+    end = _HEAD.size + length
+    values = from_bytes(bytes(view[_HEAD.size : end]))
+    uid, draw, index, attempt, finish, spans, num_entropies = read_list(values, 7)
+    columns = _Columns(view[end:])
+    segments = tuple(columns.segment(*read_list(span, 2)) for span in read_list(spans))
+    entropies = columns.take(num_entropies, _REAL)
+    columns.finish()
+    return Sample(
+        id=read(SampleId, [uid, draw, index]),
+        attempt=read(int, attempt),
+        segments=segments,
+        finish_reason=read(FinishReason, finish),
+        entropies=entropies,
+    )
+
+
+def read_list(value: Any, length: int | None = None) -> list[Any]:
+    """A list, of this length where one is given; a WireError where it is none."""
+    if type(value) is not list or (length is not None and len(value) != length):
+        raise WireError(f"value must be a list of {length}, got {str(value)[:80]!r}")
+    return value
+
+
+class _Columns:
+    """Takes columns off the front of a buffer."""
+
+    def __init__(self, view: memoryview) -> None:
+        self._view = view
+
+    def take(self, num: Any, dtype: np.dtype) -> tuple:
+        size = read(int, num) * dtype.itemsize
+        if not 0 <= size <= len(self._view):
+            raise WireError(f"column must have {size} bytes, got {len(self._view)}")
+        column, self._view = self._view[:size], self._view[size:]
+        return tuple(np.frombuffer(column, dtype).tolist())
+
+    def segment(self, is_sampled: Any, num: Any) -> Segment:
+        tokens = self.take(num, _TOKEN)
+        if not read(bool, is_sampled):
+            return Segment(tokens=tokens, logprobs=(), versions=(), is_sampled=False)
+        logprobs = self.take(num, _REAL)
+        return Segment(
+            tokens=tokens, logprobs=logprobs, versions=self.take(num, _TOKEN)
+        )
+
+    def finish(self) -> None:
+        if len(self._view):
+            raise WireError(f"completion must end here, got {len(self._view)} bytes")

@@ -1,0 +1,117 @@
+"""How a run spreads over processes and hosts."""
+
+import dataclasses
+
+from jigsaw_jax.settings import check
+from jigsaw_jax.settings.objective import Objective
+from jigsaw_jax.settings.work import Pipeline, Sampler
+
+# Bytes of a completion's head on the wire; and of one token: id, version, logprob and
+# entropy.
+SAMPLE_HEAD_BYTES = 256
+TOKEN_BYTES = 16
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """What `--cluster` starts and how long it waits; a run in one process reads none.
+
+    The devices of a worker are those that `Mesh` gives to its side.
+
+    Attributes:
+      samplers: how many; 0 takes one for every worker or node but the learner's.
+      cores: CPU cores that the workers are pinned to, by turns: worker i gets the i-th
+        and every n-th of its own host; empty pins none.
+      heartbeat_s: without a word for so long, a worker is lost and killed.
+      startup_s: the same until it has joined, a first compilation included.
+      losses_max: workers lost in a row, without an update between, before the run
+        gives up.
+      role_switch_after: rounds after which the first sampler stops sampling and takes
+        groups to sum their gradients; 0 is never.
+      queue_bytes_max: of completions between samplers and learner; a round that could
+        need more is refused.
+      store_bytes: of the object store that local:N starts.
+    """
+
+    samplers: int = 0
+    cores: tuple[int, ...] = ()
+    heartbeat_s: float = 10.0
+    startup_s: float = 1800.0
+    losses_max: int = 5
+    role_switch_after: int = 0
+    queue_bytes_max: int = 4_000_000_000
+    store_bytes: int = 256_000_000
+
+    def __post_init__(self) -> None:
+        check.at_least("Cluster.samplers", self.samplers, 0)
+        check.at_least("Cluster.heartbeat_s", self.heartbeat_s, 1.0)
+        check.at_least("Cluster.startup_s", self.startup_s, self.heartbeat_s)
+        check.at_least("Cluster.losses_max", self.losses_max, 1)
+        check.at_least("Cluster.role_switch_after", self.role_switch_after, 0)
+        check.at_least("Cluster.queue_bytes_max", self.queue_bytes_max, 1)
+        # Ray's own least.
+        check.at_least("Cluster.store_bytes", self.store_bytes, 80_000_000)
+        if any(core < 0 for core in self.cores):
+            raise ValueError(
+                f"Cluster.cores must be numbers of cores, got {self.cores!r}"
+            )
+        if self.role_switch_after and self.samplers == 1:
+            raise ValueError(
+                "Cluster.samplers must leave one that samples where "
+                "Cluster.role_switch_after is set, got 1; take 2"
+            )
+
+
+def check_cluster(
+    cluster: Cluster, pipeline: Pipeline, sampler: Sampler, objective: Objective
+) -> None:
+    """Refuse what can't be spread as asked.
+
+    Args:
+      cluster: how the run spreads.
+      pipeline: its rounds.
+      sampler: its completions.
+      objective: what is optimised.
+
+    Raises:
+      ValueError: a round that does not fit the queue, or a change of role under a
+        pipeline whose gradients can't be summed in two places.
+    """
+    need = queue_bytes(pipeline, sampler)
+    if need > cluster.queue_bytes_max:
+        raise ValueError(
+            f"Cluster.queue_bytes_max must be at least {need} (the groups under way at "
+            f"their longest), got {cluster.queue_bytes_max!r}"
+        )
+    if not cluster.role_switch_after:
+        return
+    rules = {
+        "Pipeline.mode must not be 'async'": pipeline.mode != "async",
+        "Pipeline.groups_per_update must be Pipeline.groups_per_round (the samplers "
+        "hold the update's weights then)": pipeline.groups_per_update
+        == pipeline.groups_per_round,
+        "Pipeline.reduction must be 'arrival' (sums are made in two places)": (
+            pipeline.reduction == "arrival"
+        ),
+        "Objective.needs must be 'group' and no reference be needed": (
+            objective.needs == "group" and not objective.needs_reference
+        ),
+    }
+    for rule, holds in rules.items():
+        if not holds:
+            raise ValueError(
+                f"{rule} where Cluster.role_switch_after is set, got "
+                f"{cluster.role_switch_after!r}; take 0"
+            )
+
+
+def queue_bytes(pipeline: Pipeline, sampler: Sampler) -> int:
+    """Bytes of all completions that can be under way at once, at their longest.
+
+    Admission opens no further group, so this bounds the queue without a second valve.
+    """
+    groups = pipeline.groups_per_round
+    if pipeline.mode == "async":
+        groups = (pipeline.staleness_max + 1) * pipeline.groups_per_update
+    per_sample = SAMPLE_HEAD_BYTES + TOKEN_BYTES * sampler.new_tokens_max
+    return groups * pipeline.samples_per_group * per_sample

@@ -1,0 +1,239 @@
+"""The two processes of `tests.bench.weights`: a learner, and a sampler that decodes."""
+
+import dataclasses
+import mmap
+import os
+import threading
+
+import jax
+import numpy as np
+import ray
+
+from jigsaw_jax import mesh as meshes
+from jigsaw_jax import model, settings
+from jigsaw_jax.model import decoder as decoders
+from jigsaw_jax.records import SampleId
+from jigsaw_jax.runtime.clock import Clock
+from jigsaw_jax.runtime.weights import FolderCarrier, Receiver, Sender
+from jigsaw_jax.runtime.weights.carriers.ray_objects import RayCarrier
+from jigsaw_jax.runtime.weights.checksum import checksum
+from jigsaw_jax.sample.loop import SampleLoop, SampleRequest
+from tests.sample import tiny
+
+MESH = settings.Mesh(fsdp=4, sampler_tensor=2)
+# A layer has 14 MB in float32, the ends 113 MB.
+BULK = settings.Decoder(
+    vocab_size=49152,
+    num_layers=1,
+    model_dim=576,
+    hidden_dim=1536,
+    num_heads=8,
+    num_kv_heads=4,
+    head_dim=64,
+    scan_layers=False,
+    tied_head=True,
+)
+
+
+def bulk(mbytes):
+    """A decoder of about so many MB, in float32; and shapes and axes of its leaves."""
+    sizes = []
+    for layers in (1, 2):
+        decoder = dataclasses.replace(BULK, num_layers=layers)
+        shapes = jax.eval_shape(lambda d=decoder: model.init_params(d, 0))
+        sizes.append(sum(leaf.size * 4 for leaf in jax.tree.leaves(shapes)))
+    layers = max(1, round((mbytes * 1e6 - sizes[0]) / (sizes[1] - sizes[0])) + 1)
+    decoder = dataclasses.replace(BULK, num_layers=layers)
+    shapes = jax.eval_shape(lambda: model.init_params(decoder, 0))
+    return shapes, decoders.logical_axes(decoder)
+
+
+def carriers_of(names, folder):
+    made = {
+        "ray": lambda: RayCarrier(Clock()),
+        "folder": lambda: FolderCarrier(folder, is_durable=False),
+    }
+    return {name: made[name]() for name in names}
+
+
+class SharedMemory:
+    """The same pages in two processes, and a copy to or from them."""
+
+    def __init__(self, path, num_bytes):
+        file = os.open(path, os.O_RDWR | os.O_CREAT)
+        os.ftruncate(file, num_bytes)
+        self.pages = np.frombuffer(mmap.mmap(file, num_bytes), np.uint8)
+        os.close(file)
+        self.own = np.ones(num_bytes, np.uint8)
+
+    def copy(self, into):
+        clock = Clock()
+        start_s = clock.now_s()
+        pair = (self.pages, self.own) if into else (self.own, self.pages)
+        np.copyto(*pair)
+        return clock.now_s() - start_s
+
+
+@ray.remote(num_cpus=0)
+class Learner:
+    """Four devices; has two trees and publishes them in turn."""
+
+    def __init__(self, mbytes, names, folder, encoding):
+        jax.config.update("jax_num_cpu_devices", 4)
+        mesh = meshes.learner_mesh(MESH, [*jax.devices(), None, None])
+        shapes, axes = bulk(mbytes)
+        places = meshes.sharding_tree(mesh, axes, shapes)
+        chance = np.random.default_rng(0)
+
+        def draw(shape, place):
+            values = chance.random(shape.shape, np.float32) - np.float32(0.5)
+            return jax.device_put(values, place)
+
+        self.trees = [
+            {"bulk": jax.tree.map(draw, shapes, places), "tiny": tiny.params(seed)}
+            for seed in range(2)
+        ]
+        self.senders = {
+            name: Sender("bench", [carrier], encoding=encoding, clock=Clock())
+            for name, carrier in carriers_of(names, folder).items()
+        }
+        self.sums = [sums(tree) for tree in self.trees]
+
+    def num_bytes(self):
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(self.trees[0]))
+
+    def share(self, path):
+        self.shared = SharedMemory(path, self.num_bytes())
+
+    def copy(self):
+        return self.shared.copy(into=True)
+
+    def publish(self, name, version):
+        start_s = Clock().now_s()
+        offer = self.senders[name].publish(self.trees[version % 2], version)
+        return start_s, Clock().now_s(), self.sums[version % 2], offer
+
+
+@ray.remote(num_cpus=0, max_concurrency=2)
+class Sampler:
+    """Two devices, and a thread that decodes a small model when told to."""
+
+    def __init__(self, mbytes, names, folder, encoding):
+        jax.config.update("jax_num_cpu_devices", 2)
+        devices = [None] * 4 + jax.devices()
+        shapes, axes = bulk(mbytes)
+        places = meshes.sharding_tree(meshes.sampler_mesh(MESH, devices), axes, shapes)
+        one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        small = tiny.params()
+        wanted = {
+            "bulk": meshes.abstract(shapes, places),
+            "tiny": jax.tree.map(
+                lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one), small
+            ),
+        }
+        self.receivers = {
+            name: Receiver(
+                "bench",
+                wanted,
+                [carrier],
+                keep_base=encoding == "delta",
+                clock=Clock(),
+            )
+            for name, carrier in carriers_of(names, folder).items()
+        }
+        self.decoding = Decoding()
+
+    def share(self, path, num_bytes):
+        self.shared = SharedMemory(path, num_bytes)
+
+    def copy(self):
+        return self.shared.copy(into=False)
+
+    def decode(self, is_on):
+        self.decoding.turn(is_on)
+
+    def receive(self, name, published):
+        start_s, put_s, want, offer = published
+        tree = self.receivers[name].receive(offer)
+        self.tree = tree
+        if self.decoding.is_on:
+            self.decoding.swap(tree["tiny"])
+        end_s = Clock().now_s()
+        return {
+            "total_s": end_s - start_s,
+            "put_s": put_s - start_s,
+            "stall": self.decoding.stall(start_s, end_s),
+            "is_equal": sums(tree) == want,
+        }
+
+
+class Decoding:
+    """Steps a small engine without a pause; notes when each step ended."""
+
+    def __init__(self):
+        self.engine = tiny.engine(new_tokens_max=12, steps_per_call=5)
+        self.loop = SampleLoop(self.engine, self.engine.load_params(tiny.params()), 0)
+        self.ends_s = []
+        self.is_on = False
+        self.pending = None
+        self.swapped = threading.Event()
+
+    def turn(self, is_on):
+        self.is_on = is_on
+        if is_on:
+            self.thread = threading.Thread(target=self._run)
+            self.thread.start()
+        else:
+            self.thread.join()
+
+    def swap(self, params):
+        """Load on this thread, switch between two steps of the other."""
+        self.swapped.clear()
+        self.pending = jax.block_until_ready(self.engine.load_params(params))
+        self.swapped.wait()
+
+    def stall(self, start_s, end_s):
+        """Longest time between two steps beyond the median; the steps' slow-down."""
+        ends_s = np.array(self.ends_s)
+        gaps = np.diff(ends_s)
+        during = (ends_s[1:] > start_s) & (ends_s[:-1] < end_s)
+        if not during.any():
+            return None
+        usual_s = float(np.median(gaps[~during]))
+        return {
+            "longest_s": float(gaps[during].max()) - usual_s,
+            "usual_s": usual_s,
+            "slower": float(np.median(gaps[during])) / usual_s,
+        }
+
+    def _run(self):
+        clock, number = Clock(), 0
+        self.ends_s.clear()
+        while self.is_on:
+            while self.loop.num_free:
+                self.loop.submit(
+                    SampleRequest(
+                        id=SampleId(uid=str(number), draw=0, sample=0),
+                        attempt=0,
+                        prompt_tokens=(1, 2, 3),
+                        key_words=(number, 1),
+                        temperature=1.0,
+                        top_k=0,
+                        top_p=1.0,
+                        new_tokens_max=12,
+                    )
+                )
+                number += 1
+            if self.pending is not None:
+                self.loop.set_params(self.pending, self.loop.version + 1)
+                self.pending = None
+                self.swapped.set()
+            self.loop.step()
+            self.ends_s.append(clock.now_s())
+
+
+def sums(tree):
+    return [
+        checksum(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8))
+        for leaf in jax.tree.leaves(tree)
+    ]

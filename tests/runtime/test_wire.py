@@ -1,0 +1,138 @@
+"""What crosses a process border comes back as it was, or not at all."""
+
+import dataclasses
+import math
+import struct
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from jigsaw_jax.records import (
+    AdmitSample,
+    FinishReason,
+    Prompt,
+    Sample,
+    SampleId,
+    Score,
+    Segment,
+)
+from jigsaw_jax.runtime import wire
+from jigsaw_jax.settings import Train
+from tests.runtime.test_local import make_train
+
+# Values as the engine has them: of float32, read as Python floats.
+REALS = st.floats(width=32, allow_nan=False)
+TOKENS = st.integers(0, 2**31 - 1)
+
+
+# Records are made in the test: what checks their types draws numbers of its own.
+SEGMENTS = st.tuples(st.booleans(), st.lists(st.tuples(TOKENS, REALS, TOKENS)))
+
+
+def segment(is_sampled, rows):
+    tokens, logprobs, versions = zip(*rows, strict=True) if rows else ((), (), ())
+    if is_sampled:
+        return Segment(tokens=tokens, logprobs=logprobs, versions=versions)
+    return Segment(tokens=tokens, logprobs=(), versions=(), is_sampled=False)
+
+
+def sample():
+    one = Segment(tokens=(5, 6), logprobs=(-1.5, -0.25), versions=(3, 4))
+    return Sample(
+        id=SampleId("main/3/0", 1, 2),
+        attempt=4,
+        segments=(one,),
+        finish_reason=FinishReason.STOP,
+        entropies=(0.5, 0.75),
+    )
+
+
+@hypothesis.given(
+    st.text(),
+    st.integers(0, 2**40),
+    st.lists(SEGMENTS, max_size=3),
+    st.lists(REALS, max_size=4),
+    st.sampled_from(FinishReason),
+)
+def test_a_completion_comes_back_bit_for_bit(uid, attempt, drawn, entropies, finish):
+    sent = Sample(
+        id=SampleId(uid, 1, 2),
+        attempt=attempt,
+        segments=tuple(segment(*one) for one in drawn),
+        finish_reason=finish,
+        entropies=tuple(entropies),
+    )
+    assert wire.read_sample(wire.sample_bytes(sent)) == sent
+
+
+def test_a_logprob_of_float32_keeps_every_bit():
+    real = float(np.float32(-0.1))
+    one = Segment(tokens=(1,), logprobs=(real,), versions=(0,))
+    sent = dataclasses.replace(sample(), segments=(one,))
+    (got,) = wire.read_sample(wire.sample_bytes(sent)).segments[0].logprobs
+    assert struct.pack("<d", got) == struct.pack("<d", real)
+
+
+@hypothesis.given(st.integers(0, 200), st.binary(max_size=3))
+def test_a_buffer_that_is_cut_or_longer_is_refused(length, rest):
+    whole = wire.sample_bytes(sample())
+    hypothesis.assume(whole[:length] + rest != whole)
+    with pytest.raises(wire.WireError):
+        wire.read_sample(whole[:length] + rest)
+
+
+@hypothesis.given(st.binary(max_size=64))
+def test_bytes_that_are_no_completion_are_refused(data):
+    for buffer in (data, b"JGS1" + struct.pack("<I", len(data)) + data):
+        with pytest.raises(wire.WireError):
+            wire.read_sample(buffer)
+
+
+def test_a_count_that_no_column_has_is_refused():
+    head = b'["u",0,0,0,"stop",[[true,-1]],0]'
+    with pytest.raises(wire.WireError):
+        wire.read_sample(b"JGS1" + struct.pack("<I", len(head)) + head)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        AdmitSample(id=SampleId("u", 0, 1), attempt=2, worker="w/1", version=3),
+        Prompt(uid="u", tokens=(1, 2), text="é", answer="", task="t"),
+        Score(value=None, parts={"a": 1.0, "b": None}, failure="timeout"),
+        make_train(),
+    ],
+)
+def test_records_and_settings_come_back_through_json(record):
+    plain = wire.from_bytes(wire.to_bytes(wire.plain(record)))
+    assert wire.read(type(record), plain) == record
+
+
+def test_a_whole_number_where_either_fits_stays_one():
+    assert type(wire.read(float | int, 3)) is int
+    assert type(wire.read(float, 3)) is float
+    assert math.isinf(wire.read(float, wire.from_bytes(b"Infinity")))
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (int, True),
+        (int, 1.0),
+        (str, 1),
+        (SampleId, ["u", 0]),
+        (SampleId, ["u", 0, 0, 0]),
+        (SampleId, ["u", "0", 0]),
+        (tuple[int, ...], 3),
+        (tuple[int, ...], [1, "2"]),
+        (FinishReason, "never"),
+        (Score, {"value": 1.0}),
+        (Train, []),
+        (int | None, "x"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(hint, value):
+    with pytest.raises(wire.WireError):
+        wire.read(hint, value)

@@ -56,7 +56,13 @@ class Vault:
             self.record = self._checkpoints.read_record(self.step)
 
     def restore(self, learner: Learner) -> Saved | None:
-        """Load the checkpoint into the learner, or None where there is none.
+        """Load the checkpoint into the learner.
+
+        Args:
+          learner: takes its arrays.
+
+        Returns:
+          The rest of it, or None where there is none.
 
         Raises:
           StoreError: it can't be read, or belongs to adapters over other weights.

@@ -13,7 +13,7 @@ from jigsaw_jax.model.hf_folder import Folder
 from jigsaw_jax.model.hf_load import load_folder
 from jigsaw_jax.runtime.export import export_policy
 from jigsaw_jax.store.files import StoreError
-from tests.runtime.test_local import make_train, run
+from tests.runtime.test_local import make_train, run, team_of
 
 
 def exporting(**store):
@@ -51,7 +51,7 @@ def test_a_run_exports_its_last_policy_and_again_when_asked_later(tmp_path):
     run(without, tmp_path)
     assert not (tmp_path / "export").exists()
     # The run has ended; now it only exports.
-    learner = run(train, tmp_path).control._crew._team.parts.learner
+    learner = team_of(run(train, tmp_path)).parts.learner
     folder = Folder(tmp_path / "export")
     folder.check(train.decoder)
     loaded = load_folder(folder, train.decoder)

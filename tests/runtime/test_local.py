@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from jigsaw_jax import settings
-from jigsaw_jax.runtime.local import LocalRuntime
+from jigsaw_jax.runtime.local import LocalCrew, LocalRuntime
 from jigsaw_jax.store import files
 from jigsaw_jax.store.checkpoint import Checkpoints
 from jigsaw_jax.store.files import StoreError
@@ -90,8 +90,14 @@ def rollouts(path: pathlib.Path):
     return rows
 
 
+def team_of(runtime):
+    crew = runtime.control._crew
+    assert isinstance(crew, LocalCrew)
+    return crew._team
+
+
 def final_params(runtime):
-    return jax.tree.map(np.asarray, runtime.control._crew._team.parts.learner.params)
+    return jax.tree.map(np.asarray, team_of(runtime).parts.learner.params)
 
 
 def assert_close(left, right, atol):
@@ -187,9 +193,7 @@ def test_an_error_in_a_background_thread_ends_the_run_with_its_cause(
 
     def sabotage(record):
         show(record)
-        monkeypatch.setattr(
-            runtime.control._crew._team.parts.learner, "accumulate", fail
-        )
+        monkeypatch.setattr(team_of(runtime).parts.learner, "accumulate", fail)
 
     runtime.control._progress.show = sabotage
     with pytest.raises(RuntimeError, match="the learner thread failed") as caught:

@@ -18,6 +18,7 @@ from tests.runtime.test_local import (
     make_train,
     rollouts,
     run,
+    team_of,
 )
 
 pytestmark = pytest.mark.slow
@@ -40,7 +41,7 @@ def test_a_run_has_one_base_and_saves_and_evaluates_adapters_alone(tmp_path):
         data=dataclasses.replace(train.data, held_out=4),
     )
     runtime = run(train, tmp_path)
-    crew = runtime.control._crew._team
+    crew = team_of(runtime)
     learner, sampler = crew.parts.learner, crew.loop.params
     base = {name: sampler[name] for name in ("ends", "layers")}
     # Sampler and learner share a device here.

@@ -23,4 +23,5 @@ def test_a_sampler_that_takes_layers_apart_samples_and_trains_the_same(tmp_path)
     unrolled = dataclasses.replace(scanned, sampler=sampler)
     runs = [run(scanned, tmp_path / "scanned"), run(unrolled, tmp_path / "unrolled")]
     assert rollouts(tmp_path / "scanned") == rollouts(tmp_path / "unrolled")
-    assert_close(*map(final_params, runs), 1e-6)
+    scanned_params, unrolled_params = map(final_params, runs)
+    assert_close(scanned_params, unrolled_params, 1e-6)

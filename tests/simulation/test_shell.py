@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from jigsaw_jax import records
 from jigsaw_jax.records import GroupId
-from jigsaw_jax.runtime import local
+from jigsaw_jax.runtime import control
 from jigsaw_jax.schedule.pipeline import Pipeline
 from jigsaw_jax.simulation import outcome, prices, shell
 from jigsaw_jax.simulation.shell import StuckError
@@ -130,7 +130,7 @@ def test_the_shell_drives_the_machine_of_the_runtime_and_carries_all_its_effects
     train = make()
     one = shell_of(train)
     assert type(one.pipeline) is Pipeline
-    assert set(shell._CARRIERS) == set(local._CARRIERS)
+    assert set(shell._CARRIERS) == set(control._CARRIERS)
 
 
 def test_the_events_of_a_simulated_run_replay_to_its_own_effects():

@@ -20,7 +20,7 @@ demo: .venv/run.stamp
 	$(BIN)/python -m jigsaw_jax.report $(RUN)
 
 test: .venv/dev.stamp
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --nbmake tests docs/colab
 
 test-quick: .venv/dev.stamp
 	$(BIN)/python -m pytest -n auto -m "not slow"
@@ -32,6 +32,7 @@ check: .venv/dev.stamp
 	$(BIN)/pydoclint --quiet jigsaw_jax
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/vulture
+	$(BIN)/shellcheck -x launch/*/*.sh launch/slurm/run.sbatch .ci/run
 
 # Environments, caches and build products; runs/ stays.
 clean:

@@ -26,6 +26,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         loaded = config.load([str(saved), *args.gin], args.set)
         places.check_files(loaded.train)
+        places.check_isolation(loaded.train.reward)
         if not loaded.train.data.held_out:
             raise config.ConfigError(
                 "Data.held_out must be at least 1 to evaluate, got 0: the run trained "
@@ -39,8 +40,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _evaluate(train: config.settings.Train, run_dir: pathlib.Path) -> int:
     # Imported here, so that a refused configuration costs no seconds.
-    from jigsaw_jax.runtime.build import RefusedError
     from jigsaw_jax.runtime.devices import prepare_devices
+    from jigsaw_jax.runtime.inputs import RefusedError
     from jigsaw_jax.runtime.offline import evaluate_checkpoint
     from jigsaw_jax.store.files import StoreError
 

@@ -34,8 +34,9 @@ def main(argv: list[str] | None = None) -> int:
         places.check_files(loaded.train)
         if args.dry_run:
             sys.stdout.write(f"{loaded.operative}\n{summary(loaded.train)}\n")
-            return 0
+            return _preview(loaded.train)
         places.check_run_dir(run_dir, loaded.train, resume=resume)
+        places.check_isolation(loaded.train.reward)
     except config.ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -85,16 +86,31 @@ def _adapters(train: Train) -> list[str]:
     return [f"adapters, which alone train: {count:,}"] if count else []
 
 
+def _preview(train: Train) -> int:
+    """Say what the files hold; a run would refuse what is refused here."""
+    # Imported here: it takes a second, which a refused configuration should not cost.
+    from jigsaw_jax.runtime.inputs import RefusedError, preview
+
+    try:
+        lines = preview(train)
+    except RefusedError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    sys.stdout.writelines(f"# {line}\n" for line in lines)
+    return 0
+
+
 def _train(loaded: config.Loaded, run_dir: pathlib.Path, *, resume: bool) -> int:
     # Imported here, so that a refused configuration costs no seconds.
     from jigsaw_jax.runtime.devices import prepare_devices
-    from jigsaw_jax.runtime.local import LocalRuntime
 
     try:
         prepare_devices(loaded.train.mesh)
     except ValueError as error:
         sys.stderr.write(f"{error}\n")
         return 2
+    from jigsaw_jax.runtime.local import LocalRuntime
+
     runtime = functools.partial(LocalRuntime, loaded.train)
     return _run(runtime, run_dir=run_dir, resume=resume, operative=loaded.operative)
 
@@ -110,8 +126,8 @@ def _train_on_cluster(
 
 
 def _run(runtime: Callable[..., Any], **arguments: Any) -> int:
-    from jigsaw_jax.runtime.build import RefusedError
     from jigsaw_jax.runtime.cluster.head import ClusterError
+    from jigsaw_jax.runtime.inputs import RefusedError
     from jigsaw_jax.store.files import StoreError
 
     try:

@@ -379,9 +379,10 @@ class WriteCheckpoint(Effect):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DropGroup(Effect):
-    """The group has ended untrained; its payloads can be freed."""
+    """The group, opened as `order`, has ended untrained; its payloads can be freed."""
 
     group: GroupId
+    order: int
     reason: str
 
 

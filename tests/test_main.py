@@ -86,6 +86,21 @@ def test_dry_run_prints_what_would_run_as_gin_and_touches_nothing(
     assert config.load([str(tmp_path / "again.gin")]) == loaded
 
 
+def test_a_dry_run_refuses_what_the_files_hold(tmp_path, capsys):
+    path = tmp_path / "problems.jsonl"
+    path.write_text('{"prompt": "A) x B) y", "answer": "C"}\n')
+    args = ["--gin", BENCH, "--gin", str(ROOT / "configs/task/multiple_choice.gin")]
+    args += ["--set", f"Data.path = '{path}'", "--set", "Data.held_out = 0"]
+    assert main.main([*args, "--dry_run"]) == 2
+    out, err = capsys.readouterr()
+    assert "# parameters: 1,049,984" in out
+    assert f"{path}:1: answer must be one of the question's options A, B" in err
+    assert err.count("\n") == 1
+    path.write_text('{"prompt": "A) x B) y", "answer": "B"}\n')
+    assert main.main([*args, "--dry_run"]) == 0
+    assert "# problems: 1 to train, 0 held out" in capsys.readouterr().out
+
+
 def test_a_mesh_larger_than_the_machine_is_refused_with_the_fix(tmp_path, capsys):
     # JAX has run in this process, so that no device can be added to its eight.
     assert len(jax.devices()) == 8

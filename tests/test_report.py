@@ -1,12 +1,19 @@
 import json
+import pathlib
 import re
 import shutil
+import signal
+import socket
 import subprocess
+import sys
+import urllib.request
 
 import pytest
 
 from jigsaw_jax import report
 from tests.store.make_run import make_run
+
+ROOT = pathlib.Path(__file__).parents[1]
 
 
 def test_it_prints_the_paths_that_it_wrote(tmp_path, capsys):
@@ -26,6 +33,32 @@ def test_a_directory_without_a_run_is_one_line_and_exit_2(tmp_path, capsys):
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "must be a run directory" in said
+
+
+def test_live_refuses_what_is_no_directory_and_a_port_in_use(tmp_path, capsys):
+    assert report.main([str(tmp_path / "none"), "--live"]) == 2
+    assert "must be a directory" in capsys.readouterr().err
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert report.main([str(tmp_path), "--live", "--port", port]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert f"got 127.0.0.1 and {port}" in said
+
+
+def test_live_serves_until_ctrl_c_and_says_where(tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-m", "jigsaw_jax.report", tmp_path, "--live", "--port", "0"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        url = re.findall(r"http://\S+", process.stdout.readline())[0]
+        with urllib.request.urlopen(f"{url}metrics", timeout=30) as answer:
+            assert b'state="not begun"} 1' in answer.read()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

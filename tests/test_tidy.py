@@ -1,6 +1,7 @@
 """Style rules that no linter knows; modelled on TigerBeetle's tidy test."""
 
 import ast
+import json
 import pathlib
 import re
 
@@ -64,6 +65,91 @@ def test_suffix_of_an_array_equals_its_annotated_dimensions(path):
         suffix, dims = SUFFIX.search(name), _annotated_dims(annotation)
         if suffix or dims:
             assert (suffix and suffix[1]) == dims, f"{where} is annotated {dims}"
+
+
+# Calls that run text, or that rebuild objects from bytes, and so run what those name.
+RUNNING = {
+    "__import__",
+    "eval",
+    "exec",
+    "os.popen",
+    "os.system",
+    "subprocess.getoutput",
+    "subprocess.getstatusoutput",
+}
+RUNNING_MODULES = {
+    "cloudpickle",
+    "code",
+    "codeop",
+    "dill",
+    "marshal",
+    "pickle",
+    "shelve",
+}
+RUNNING_OPTIONS = {"shell", "allow_pickle"}
+# The text that Python runs inside the sandbox, which no other module imports.
+INSIDE = ROOT / "jigsaw_jax/reward/sandbox/inside.py"
+
+
+def _running(tree):
+    """What in a module could run text or bytes that a model or a task wrote."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+            yield from (n for n in names if n.partition(".")[0] in RUNNING_MODULES)
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            is_running = (node.module or "").partition(".")[0] in RUNNING_MODULES
+            yield from (n for n in names if is_running or n in RUNNING)
+        elif isinstance(node, ast.Call):
+            name = ast.unparse(node.func).removeprefix("builtins.")
+            if name in RUNNING or name == "compile":
+                yield name
+            for keyword in node.keywords:
+                value = keyword.value
+                # A shell that a variable may switch on counts as one.
+                is_off = isinstance(value, ast.Constant) and not value.value
+                if keyword.arg in RUNNING_OPTIONS and not is_off:
+                    yield f"{name}({keyword.arg}=...)"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_what_a_model_or_a_task_wrote_is_never_run(path):
+    found = list(_running(ast.parse(path.read_text())))
+    if path == INSIDE:
+        assert sorted(set(found)) == ["compile", "eval", "exec"]
+    else:
+        assert found == []
+
+
+def test_the_text_that_runs_programs_is_imported_by_no_module():
+    for path in MODULES:
+        assert "import inside" not in path.read_text()
+        assert "sandbox.inside import" not in path.read_text()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "eval(text)",
+        "builtins.exec(text)",
+        "import pickle",
+        "from pickle import loads as f",
+        "from os import system",
+        "subprocess.run(text, shell=True)",
+        "subprocess.run(text, shell=wanted)",
+        "np.load(path, allow_pickle=True)",
+        "compile(text, '', 'exec')",
+        "__import__(name)",
+    ],
+)
+def test_a_line_that_would_run_text_is_found(line):
+    assert list(_running(ast.parse(line)))
+
+
+def test_lines_that_only_look_like_it_are_not_found():
+    text = "re.compile(x)\nast.literal_eval(x)\nlowered.compile()\nf(shell=False)"
+    assert list(_running(ast.parse(text))) == []
 
 
 # Files that a run names; overlays (model, task, mesh) are only included.
@@ -144,3 +230,24 @@ def test_base_leaves_only_what_a_run_must_choose():
     with pytest.raises(config.ConfigError, match="must be chosen by the run"):
         config.load([str(ROOT / "configs/base.gin")])
     config.load([str(ROOT / "configs/base.gin")], [f"{name} = 2" for name in required])
+
+
+NOTEBOOKS = sorted((ROOT / "docs").rglob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
+def test_a_notebook_is_kept_without_outputs_and_with_stable_ids(path):
+    book = json.loads(path.read_text())
+    for cell in book["cells"]:
+        assert not cell.get("outputs")
+        assert cell.get("execution_count") is None
+    ids = [cell["id"] for cell in book["cells"]]
+    assert len(set(ids)) == len(ids)
+    assert book["metadata"]["kernelspec"]["name"] == "python3"
+
+
+def test_there_are_the_two_notebooks_of_the_readme():
+    assert {path.name for path in NOTEBOOKS} == {
+        "bring_your_own_task.ipynb",
+        "quickstart.ipynb",
+    }

@@ -1,4 +1,4 @@
-"""Checks the files that a configuration names and the run directory it asks for."""
+"""Checks what a configuration needs of the machine: files, run directory, isolation."""
 
 import importlib.metadata
 import pathlib
@@ -19,6 +19,7 @@ _FREE = (
     "Workload.",
     "Costs.",
     "Fleet.",
+    "Reward.code_isolation",
 )
 
 
@@ -30,7 +31,8 @@ def check_files(train: settings.Train) -> None:
 
     Raises:
       ConfigError: a file or an installed package is missing, a Hugging Face folder is
-        not whole or of another model, or the policy can't be exported as one.
+        not whole or of another model, the policy can't be exported as one, or the
+        reward function can't be imported.
     """
     if train.store.export == "hf":
         _check_export(train.decoder)
@@ -51,6 +53,28 @@ def check_files(train: settings.Train) -> None:
                 f"{name} must be an existing file, got {path!r}; relative paths start "
                 f"at the working directory, {pathlib.Path.cwd()}"
             )
+    if train.reward.function is not None:
+        _check_function(train.reward.function)
+
+
+def check_isolation(reward: settings.Reward) -> None:
+    """Refuse a run whose programs this machine can't keep, by trying.
+
+    Args:
+      reward: of the run.
+
+    Raises:
+      ConfigError: naming what is missing and the setting that accepts it.
+    """
+    if "code" not in reward.weights:
+        return
+    # Imported here: most runs start no programs.
+    from jigsaw_jax.reward.sandbox import client
+
+    try:
+        client.check_isolation(reward)
+    except client.IsolationError as error:
+        raise ConfigError(str(error)) from None
 
 
 def check_run_dir(
@@ -84,7 +108,11 @@ def check_run_dir(
             f"--run_dir must be empty with --resume never, got {run_dir}; {other}, "
             "or --resume auto"
         )
-    _check_same_run(run_dir, train)
+    # A run that was refused or killed before its first checkpoint has left nothing that
+    # another could mix with.
+    saved = ("step-*", "damaged-*")
+    if any(path for name in saved for path in run_dir.glob(f"checkpoints/{name}")):
+        _check_same_run(run_dir, train)
 
 
 def _check_same_run(run_dir: pathlib.Path, train: settings.Train) -> None:
@@ -123,6 +151,15 @@ def _check_export(decoder: settings.Decoder) -> None:
         family_of(decoder)
     except ValueError as error:
         raise ConfigError(f"Store.export must be 'none': {error}") from None
+
+
+def _check_function(function: str) -> None:
+    # Imported here: it starts a process, and most runs have no such function.
+    from jigsaw_jax.reward.function import why_unusable
+
+    why = why_unusable(function)
+    if why is not None:
+        raise ConfigError(why)
 
 
 def _check_package(name: str, package: str) -> None:

@@ -52,6 +52,7 @@ class ReasoningGymRows:
             answer=entry["answer"],
             task=self._task,
             metadata=entry["metadata"],
+            where=f"problem {index} of {self._task}",
         )
 
 

@@ -19,6 +19,7 @@ class Row:
     answer: the reference answer, as text; empty where there is none.
     task: selects the reward.
     metadata: for the task's own verifier; JSON values only.
+    where: the place that a message names, for example "problems.jsonl:17".
     """
 
     row_id: str
@@ -26,6 +27,7 @@ class Row:
     answer: str
     task: str
     metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
+    where: str = ""
 
 
 @runtime_checkable
@@ -44,6 +46,7 @@ class Rows(Protocol):
 class JsonlRows:
     """The {"prompt", "answer"} objects of a file, with optional id, task and metadata.
 
+    An answer that is a list or an object (tests of a program, say) is kept as its JSON.
     Only the text is held; a row is parsed when it is asked for. Every line is checked
     at the start. A row without an id is named by its line number.
     """
@@ -69,10 +72,12 @@ class JsonlRows:
 
     def __getitem__(self, index: int) -> Row:
         number, line = self._lines[index]
+        where = f"{self._path}:{number}"
         try:
-            return _parse(line, number=number, task=self._task)
+            row = _parse(line, number=number, task=self._task)
         except ValueError as error:
-            raise ValueError(f"{self._path}:{number}: {error}") from None
+            raise ValueError(f"{where}: {error}") from None
+        return dataclasses.replace(row, where=where)
 
 
 class RandomRows:
@@ -162,9 +167,18 @@ def _parse(line: str, *, number: int, task: str) -> Row:
     return Row(
         row_id=_text(entry, "id", str(number)),
         question=_text(entry, "prompt"),
-        answer=_text(entry, "answer"),
+        answer=_answer(entry),
         task=_text(entry, "task", task),
         metadata=metadata,
+    )
+
+
+def _answer(entry: dict[str, Any]) -> str:
+    answer = entry.get("answer")
+    return (
+        json.dumps(answer)
+        if isinstance(answer, (list, dict))
+        else _text(entry, "answer")
     )
 
 

@@ -6,6 +6,7 @@ shuffle of epoch p // N. Nothing else has to be saved to go on exactly where a r
 
 import hashlib
 import re
+from collections.abc import Callable
 
 import grain
 
@@ -120,6 +121,22 @@ class PromptSource:
                 f"{row_id!r} ({len(wrong)} such rows); raise the last of "
                 "Sampler.prompt_buckets, or take the rows out"
             )
+
+    def check_rows(self, check: Callable[[Row], None]) -> None:
+        """Refuse a split with a row for which `check` raises ValueError.
+
+        Args:
+          check: says what is wrong with a row.
+
+        Raises:
+          ValueError: what `check` said of the first such row, and where it stands.
+        """
+        for index in self._row_indices:
+            row = self._rows[index]
+            try:
+                check(row)
+            except ValueError as error:
+                raise ValueError(f"{row.where}: {error}") from None
 
     def pair(
         self, position: int, solution: str

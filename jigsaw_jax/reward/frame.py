@@ -1,4 +1,4 @@
-"""Messages between the pool and its workers: JSON behind a length of four bytes.
+"""Messages between processes of the rewards: JSON behind a length of four bytes.
 
 JSON and no pickle: what comes out of a worker that ran hostile text must not be able to
 run anything here.
@@ -6,8 +6,9 @@ run anything here.
 
 import dataclasses
 import json
+import os
 import struct
-from typing import Any
+from typing import IO, Any
 
 from jigsaw_jax.records import Prompt, Score
 
@@ -55,3 +56,30 @@ def score_fields(score: Score) -> dict[str, Any]:
 def score_of(fields: dict[str, Any]) -> Score:
     """The inverse of `score_fields`."""
     return Score(**fields)
+
+
+def private_pipes() -> tuple[IO[bytes], IO[bytes]]:
+    """Our end of the pipes, where nothing that a verifier prints or reads can go."""
+    source = os.fdopen(os.dup(0), "rb")
+    sink = os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1):
+        os.dup2(nothing, descriptor)
+    os.close(nothing)
+    return source, sink
+
+
+def read(source: IO[bytes]) -> Any:
+    """The next message, or None where the other end is gone."""
+    header = source.read(LENGTH_BYTES)
+    if len(header) < LENGTH_BYTES:
+        return None
+    length = body_length(header)
+    body = source.read(length)
+    return unpack(body) if len(body) == length else None
+
+
+def write(sink: IO[bytes], message: Any) -> None:
+    """Write a whole message."""
+    sink.write(pack(message))
+    sink.flush()

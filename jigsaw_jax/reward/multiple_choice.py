@@ -16,6 +16,8 @@ _ALONE = re.compile(
 )
 # "B) Paris", "(B) Paris", "B. Paris", "B: Paris" at the start of a line.
 _LABEL = re.compile(rf"(?m)^\s*(?:\(([{LETTERS}])\)|([{LETTERS}])[.):])\s")
+# The same anywhere in a question.
+_OPTION = re.compile(rf"(?<![A-Za-z])([{LETTERS}])[).:]")
 _OTHER = re.compile(rf"\b[{LETTERS}]\b")
 
 
@@ -32,12 +34,29 @@ def multiple_choice(answer: str, reference: str) -> float:
     Raises:
       ValueError: the reference is no such letter.
     """
-    expected = _ALONE.fullmatch(reference.strip())
-    if expected is None:
+    return float(choice(answer) == _letter(reference))
+
+
+def check_option(reference: str, question: str) -> None:
+    """Refuse a reference that is none of the question's options.
+
+    Options are the letters with a bracket, dot or colon behind; where there are not
+    two of them, or the letter stands alone anywhere, every letter passes.
+
+    Args:
+      reference: a letter from A to J, alone or in brackets.
+      question: the problem's text.
+
+    Raises:
+      ValueError: the reference is no such letter, or not among the options.
+    """
+    letter = _letter(reference)
+    options = sorted(set(_OPTION.findall(question)))
+    if len(options) > 1 and letter not in (*options, *_OTHER.findall(question)):
         raise ValueError(
-            f"answer must be a letter from A to J for this reward, got {reference!r}"
+            f"answer must be one of the question's options {', '.join(options)}, got "
+            f"{reference!r}"
         )
-    return float(choice(answer) == expected[1].upper())
 
 
 def choice(text: str) -> str | None:
@@ -58,3 +77,12 @@ def choice(text: str) -> str | None:
         return alone[1].upper()
     labels = {bracketed or bare for bracketed, bare in _LABEL.findall(text)}
     return labels.pop() if len(labels) == 1 else None
+
+
+def _letter(reference: str) -> str:
+    expected = _ALONE.fullmatch(reference.strip())
+    if expected is None:
+        raise ValueError(
+            f"answer must be a letter from A to J for this reward, got {reference!r}"
+        )
+    return expected[1].upper()

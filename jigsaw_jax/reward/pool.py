@@ -13,7 +13,11 @@ from typing import NamedTuple
 
 from jigsaw_jax.records import Prompt, Score
 from jigsaw_jax.reward import frame
-from jigsaw_jax.reward.process import WorkerDiedError, WorkerProcess
+from jigsaw_jax.reward.process import (
+    WorkerDiedError,
+    WorkerProcess,
+    WorkerRefusedError,
+)
 from jigsaw_jax.reward.score import score
 from jigsaw_jax.settings import Reward
 
@@ -118,6 +122,9 @@ class RewardPool:
                     self._feed(worker)
                 else:
                     failed_starts += 1
+            except WorkerRefusedError as error:
+                self._give_up(str(error))
+                return
             finally:
                 with self._changed:
                     self._workers.discard(worker)

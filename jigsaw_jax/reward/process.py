@@ -22,6 +22,10 @@ class WorkerDiedError(Exception):
     """The worker's process has ended, or what it sends makes no sense."""
 
 
+class WorkerRefusedError(Exception):
+    """The worker says why it can't score here; the message is one line."""
+
+
 class WorkerProcess:
     """One worker; whoever owns it must kill it. For one thread at a time.
 
@@ -60,9 +64,20 @@ class WorkerProcess:
         return self._process.pid
 
     def wait_ready(self, timeout_s: float) -> None:
-        """Wait until it has loaded what its rewards need; raises like `receive`."""
+        """Wait until it has loaded what its rewards need.
+
+        Args:
+          timeout_s: wall limit.
+
+        Raises:
+          WorkerRefusedError: it can't score on this machine.
+          TimeoutError: it was not ready in time.
+          WorkerDiedError: it is gone.
+        """
         self.send(self._first, timeout_s)
-        self.receive(timeout_s)
+        match self.receive(timeout_s):
+            case {"refused": str(why)}:
+                raise WorkerRefusedError(why)
 
     def send(self, message: Any, timeout_s: float) -> None:
         """Write a whole message.

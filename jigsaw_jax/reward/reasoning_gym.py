@@ -41,21 +41,34 @@ def score_reasoning_gym(answer: str, prompt: Prompt, *, allow_executing: bool) -
     Raises:
       PermissionError: the scorer would execute the answer, or rewards junk.
     """
-    if prompt.task in EXECUTING and not allow_executing:
-        raise PermissionError(
-            f"the scorer of {prompt.task} runs the answer as Python; use the reward "
-            "'task', or set Reward.allow_executing_scorers = True"
-        )
-    if prompt.task in GULLIBLE:
-        raise PermissionError(
-            f"the scorer of {prompt.task} rewards junk; use the reward 'task'"
-        )
+    check_allowed(prompt.task, allow_executing=allow_executing)
     entry = {
         "question": prompt.text,
         "answer": prompt.answer,
         "metadata": prompt.metadata,
     }
     return _scorer(prompt.task)(answer, entry)
+
+
+def check_allowed(task: str, *, allow_executing: bool) -> None:
+    """Refuse a task's scorer.
+
+    Args:
+      task: whose scorer is meant.
+      allow_executing: let scorers run that evaluate the answer.
+
+    Raises:
+      PermissionError: the scorer would execute the answer, or rewards junk.
+    """
+    if task in EXECUTING and not allow_executing:
+        raise PermissionError(
+            f"the scorer of {task} runs the answer as Python; use the reward "
+            "'task', or set Reward.allow_executing_scorers = True"
+        )
+    if task in GULLIBLE:
+        raise PermissionError(
+            f"the scorer of {task} rewards junk; use the reward 'task'"
+        )
 
 
 @functools.cache

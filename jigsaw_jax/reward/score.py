@@ -5,15 +5,21 @@ from collections.abc import Callable, Mapping
 
 from jigsaw_jax.records import Prompt, Score
 from jigsaw_jax.reward.answer import extract_answer
+from jigsaw_jax.reward.code import score_code
 from jigsaw_jax.reward.exact import exact
 from jigsaw_jax.reward.format import matches_format
+from jigsaw_jax.reward.function import load_function, score_function
 from jigsaw_jax.reward.lowercase_share import lowercase_share
 from jigsaw_jax.reward.multiple_choice import multiple_choice
 from jigsaw_jax.reward.numeric import numeric
+from jigsaw_jax.reward.sandbox.client import require, sandbox_of
+from jigsaw_jax.reward.sandbox.limits import limits_of
 from jigsaw_jax.reward.task import score_task
 from jigsaw_jax.settings import Reward
 
-Scorer = Callable[[Prompt, str, Reward], float]
+# A scorer may add values to the score's parts, which count nothing.
+Notes = dict[str, float]
+Scorer = Callable[[Prompt, str, Reward], float | tuple[float, Notes]]
 
 
 def score(prompt: Prompt, text: str, reward: Reward) -> Score:
@@ -34,7 +40,9 @@ def score(prompt: Prompt, text: str, reward: Reward) -> Score:
     failures = []
     for name in reward.weights:
         try:
-            parts[name] = _finite(SCORERS[name](prompt, text, reward))
+            result = SCORERS[name](prompt, text, reward)
+            value, notes = result if isinstance(result, tuple) else (result, {})
+            parts |= {name: _finite(value), **notes}
         # A verifier is others' code and may raise anything: its score is missing,
         # whatever it was, and the failure says so.
         except Exception as error:  # noqa: BLE001
@@ -53,7 +61,18 @@ def score(prompt: Prompt, text: str, reward: Reward) -> Score:
 
 
 def preload(reward: Reward) -> None:
-    """Import what the rewards need, which takes seconds, before the first score."""
+    """Import or start what the rewards need, which takes long, before the first score.
+
+    Args:
+      reward: names them.
+
+    Raises:
+      IsolationError: this machine can't keep the programs of the reward "code".
+    """
+    if reward.function is not None:
+        load_function(reward.function)
+    if "code" in reward.weights:
+        require(sandbox_of(limits_of(reward)).standing, reward)
     if "math_verify" in reward.weights:
         from jigsaw_jax.reward.math_verify import math_equal
 
@@ -73,6 +92,15 @@ def _answer(text: str, reward: Reward) -> str:
     return extract_answer(text, reward.answer_mark)
 
 
+def _code(prompt: Prompt, text: str, reward: Reward) -> tuple[float, Notes]:
+    return score_code(prompt, text, reward, sandbox_of(limits_of(reward)).run)
+
+
+def _function(prompt: Prompt, text: str, reward: Reward) -> float:
+    assert reward.function is not None
+    return score_function(reward.function, prompt, text)
+
+
 def _math_verify(prompt: Prompt, text: str, reward: Reward) -> float:
     # Imported where it is used: it brings in sympy.
     from jigsaw_jax.reward.math_verify import math_equal
@@ -89,8 +117,10 @@ def _reasoning_gym(prompt: Prompt, text: str, reward: Reward) -> float:
 
 
 SCORERS: Mapping[str, Scorer] = {
+    "code": _code,
     "exact": lambda prompt, text, reward: exact(_answer(text, reward), prompt.answer),
     "format": lambda _, text, reward: matches_format(text, reward.format_pattern),
+    "function": _function,
     "lowercase_share": lambda _, text, __: lowercase_share(text),
     "math_verify": _math_verify,
     "multiple_choice": lambda prompt, text, reward: multiple_choice(

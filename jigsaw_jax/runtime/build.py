@@ -1,39 +1,21 @@
 """Builds the heavy objects of a run from its settings, in the order they need."""
 
 import concurrent.futures
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from jigsaw_jax import mesh as meshes
-from jigsaw_jax.data.source import PromptSource, open_source
-from jigsaw_jax.data.tokenizer import Tokenizer, open_tokenizer
+from jigsaw_jax.data.source import PromptSource
+from jigsaw_jax.data.tokenizer import Tokenizer
 from jigsaw_jax.model import decoder as model
 from jigsaw_jax.runtime.channel import WeightChannel
+from jigsaw_jax.runtime.inputs import open_inputs, refusing
 from jigsaw_jax.sample.engine import Engine
 from jigsaw_jax.settings import Train
 from jigsaw_jax.train.learner import Learner
-
-
-class RefusedError(Exception):
-    """The settings do not fit the files that they name; the message is one line."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Problems:
-    """What is asked, and how it is spelt; needs no device.
-
-    tokenizer: text to tokens and back.
-    source: training problems.
-    held_out: problems for evaluation alone.
-    """
-
-    tokenizer: Tokenizer
-    source: PromptSource
-    held_out: PromptSource
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,7 +23,7 @@ class Parts:
     """What a run is made of.
 
     tokenizer: text to tokens and back.
-    source: training problems.
+    source: training inputs.
     held_out: problems for evaluation alone.
     engine: the sampler's device side.
     learner: the trainer's.
@@ -68,39 +50,18 @@ def build(train: Train) -> Parts:
     Raises:
       RefusedError: a tokenizer, data or weights file can't be read or does not fit.
     """
-    problems = open_problems(train)
+    inputs = open_inputs(train)
     learner_mesh, sampler_mesh = meshes.build_meshes(train.mesh, jax.devices())
     learner = build_learner(train, learner_mesh)
-    engine, channel = build_engine(train, problems.tokenizer, sampler_mesh)
+    engine, channel = build_engine(train, inputs.tokenizer, sampler_mesh)
     return Parts(
-        tokenizer=problems.tokenizer,
-        source=problems.source,
-        held_out=problems.held_out,
+        tokenizer=inputs.tokenizer,
+        source=inputs.source,
+        held_out=inputs.held_out,
         engine=engine,
         learner=learner,
         channel=channel,
     )
-
-
-def open_tokens(train: Train) -> Tokenizer:
-    """The tokenizer alone; raises as `build` does."""
-    with _refusing("tokenizer", train.tokenizer.path or train.tokenizer.kind):
-        tokenizer = open_tokenizer(train.tokenizer)
-        if tokenizer.vocab_size > train.decoder.vocab_size:
-            raise ValueError(
-                "Decoder.vocab_size must be at least the tokenizer's "
-                f"{tokenizer.vocab_size}, got {train.decoder.vocab_size!r}"
-            )
-    return tokenizer
-
-
-def open_problems(train: Train) -> Problems:
-    """The tokenizer and both splits; raises as `build` does."""
-    tokenizer = open_tokens(train)
-    with _refusing("data", train.data.path or train.data.task):
-        source = _open(train, tokenizer, "train")
-        held_out = _open(train, tokenizer, "held_out")
-    return Problems(tokenizer=tokenizer, source=source, held_out=held_out)
 
 
 def build_engine(
@@ -119,7 +80,7 @@ def build_engine(
 
 def build_learner(train: Train, mesh: jax.sharding.Mesh) -> Learner:
     """The trainer with the run's first weights; raises as `build` does."""
-    with _refusing("weights", train.weights.path or train.weights.source):
+    with refusing("weights", train.weights.path or train.weights.source):
         params = first_params(train, mesh)
     return Learner(train, mesh, params)
 
@@ -155,30 +116,6 @@ def _base_params(train: Train, mesh: jax.sharding.Mesh) -> Any:
         assert train.weights.path is not None
         return gguf.load_gguf(train.weights.path, decoder)
     return model.init_params(decoder, train.seed)
-
-
-def _open(train: Train, tokenizer: Tokenizer, split: str) -> PromptSource:
-    source = open_source(
-        train.data,
-        pipeline=train.pipeline_name,
-        tokenizer=tokenizer,
-        split=split,
-        seed=train.seed,
-    )
-    # Random prompts have one length, which the settings have checked.
-    if train.data.source != "random_bytes":
-        source.check_lengths(train.sampler.prompt_buckets[-1])
-    return source
-
-
-@contextlib.contextmanager
-def _refusing(part: str, name: str) -> Iterator[None]:
-    """What a file gives rise to is the user's to mend, so it is one clear line."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        first, *_ = str(error).splitlines() or [type(error).__name__]
-        raise RefusedError(f"{part} {name!r} can't be used: {first}") from error
 
 
 def side_by_side(*jobs: Callable[[], Any]) -> None:

@@ -19,10 +19,11 @@ from jigsaw_jax.records import Effect, Event, Sample, SampleId, Score
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.crew import Crew, CrewLostError, Gather
 from jigsaw_jax.runtime.evaluation import (
-    EvaluationSampled,
+    EvaluationScored,
     completion_pieces,
     completion_text,
 )
+from jigsaw_jax.runtime.inputs import prompts_again
 from jigsaw_jax.runtime.payloads import Payloads
 from jigsaw_jax.runtime.progress import Progress
 from jigsaw_jax.runtime.record import Record
@@ -69,9 +70,9 @@ class Control:
             resume=resume,
             operative=operative,
             clock=self._clock,
-            text=self._text,
-            pieces=self._pieces,
+            spell=self._spell,
             holds_state=holds_state,
+            fail=lambda error: self._events.put(ThreadFailed("writing", error)),
         )
         self._stops = 0
         self._is_evaluating = False
@@ -143,10 +144,8 @@ class Control:
     def _serve(self, crew: Crew) -> None:
         self._progress.start(crew.pipeline.updates_done)
         joined = crew.start()
-        for uid, position in crew.pipeline.outstanding():
-            prompt = crew.source.prompt(position)
-            assert prompt.uid == uid, (prompt.uid, uid)
-            self._payloads.add_prompts([prompt])
+        outstanding = crew.pipeline.outstanding()
+        self._payloads.add_prompts(prompts_again(crew.source, outstanding))
         self._carry(crew.pipeline.start(self._clock.now_s()))
         for event in joined:
             self._apply(event)
@@ -167,7 +166,7 @@ class Control:
             if isinstance(first.error, (StoreError, CrewLostError)):
                 raise first.error
             raise RuntimeError(f"the {first.thread} thread failed") from first.error
-        if isinstance(first, EvaluationSampled):
+        if isinstance(first, EvaluationScored):
             self._log_evaluation(first)
         elif isinstance(first, ON_SAMPLES):
             self._record.started(items)
@@ -259,7 +258,8 @@ class Control:
 
     def _drop_group(self, effect: records.DropGroup) -> None:
         if self._payloads.is_complete(effect.group):
-            self._record.dropped(self._payloads.group(effect.group, 0))
+            group = self._payloads.group(effect.group, effect.order)
+            self._record.dropped(group, effect.reason)
         can_redraw = effect.group.draw < self._train.pipeline.redraws_max
         self._free(
             effect.group,
@@ -282,6 +282,7 @@ class Control:
             standing | {"reward/timeouts": crew.num_timeouts},
             pipeline=crew.pipeline,
             metrics=crew.take_metrics(event.update),
+            advantages=crew.take_advantages(event.update),
             learner_busy=crew.learner_busy,
             sampler_busy=crew.sampler_busy,
             whole=crew.whole,
@@ -290,11 +291,9 @@ class Control:
         for group in groups:
             self._free(group.id)
 
-    def _text(self, sample: Sample) -> str:
-        return completion_text(self._crew.tokenizer, sample)
-
-    def _pieces(self, sample: Sample) -> list[str]:
-        return completion_pieces(self._crew.tokenizer, sample)
+    def _spell(self, sample: Sample) -> tuple[str, list[str]]:
+        tokenizer = self._crew.tokenizer
+        return completion_text(tokenizer, sample), completion_pieces(tokenizer, sample)
 
     # Evaluation.
 
@@ -321,23 +320,19 @@ class Control:
         if self._is_evaluating or not self._record.is_evaluation_due(done):
             return
         self._is_evaluating = True
-        samples: list[Sample] = []
         evaluator = self._crew.evaluator
-
-        def receive(sample: Sample) -> None:
-            samples.append(sample)
-            if len(samples) == evaluator.num_requests:
-                self._events.put(EvaluationSampled(done, samples))
-
+        receive = evaluator.begin(
+            lambda result: self._events.put(EvaluationScored(done, result))
+        )
         for request in evaluator.requests():
             self._crew.sample_guest(request, receive)
 
-    def _log_evaluation(self, sampled: EvaluationSampled) -> None:
+    def _log_evaluation(self, scored: EvaluationScored) -> None:
         self._is_evaluating = False
-        result = self._crew.evaluator.result(sampled.samples)
-        self._record.evaluated(sampled.updates, result)
+        self._record.evaluated(scored.updates, scored.result)
         self._progress.say(
-            f"held-out accuracy after {sampled.updates} updates: {result.accuracy:.3f}"
+            f"held-out accuracy after {scored.updates} updates: "
+            f"{scored.result.accuracy:.3f}"
         )
 
     # The end.
@@ -353,6 +348,7 @@ class Control:
         self._record.close(
             pipeline=crew.pipeline,
             compilations=num_compilations,
+            whole=crew.whole,
             workers=crew.workers(),
         )
         if self._finished.error is not None:

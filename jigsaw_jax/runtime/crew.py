@@ -109,6 +109,10 @@ class Crew(Protocol):
         """The learner's numbers of an update that has stepped, once."""
         ...
 
+    def take_advantages(self, update: int) -> dict[GroupId, list[float]]:
+        """Of the groups of an update that has stepped, once; see `Learner`."""
+        ...
+
     def whole(self, group: Group) -> Group:
         """The group with its completions; called from the thread of the log."""
         ...
@@ -133,7 +137,7 @@ class Crew(Protocol):
 
     # With no sample under way.
 
-    def sample_idle(self, requests: Iterable[SampleRequest]) -> list[Sample]:
+    def sample_idle(self, requests: Iterable[SampleRequest]) -> Iterable[Sample]:
         """Sample these and wait for them; before `start` or after `rest`."""
         ...
 

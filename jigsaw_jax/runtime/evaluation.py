@@ -4,7 +4,8 @@ import dataclasses
 import functools
 import itertools
 import queue
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from jigsaw_jax.data.source import PromptSource
 from jigsaw_jax.data.tokenizer import Tokenizer
@@ -12,7 +13,7 @@ from jigsaw_jax.records import Prompt, Sample, SampleId, Score
 from jigsaw_jax.reward.pass_at_k import pass_at_k
 from jigsaw_jax.runtime.sampler import request_for
 from jigsaw_jax.sample.loop import SampleLoop, SampleRequest
-from jigsaw_jax.settings import Sampler, Train
+from jigsaw_jax.settings import Evaluation, Sampler, Train
 
 Submit = Callable[[Prompt, str, Callable[[Score], None]], None]
 
@@ -50,11 +51,11 @@ class Result:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class EvaluationSampled:
-    """All completions of an evaluation that was begun after `updates` updates."""
+class EvaluationScored:
+    """What an evaluation found that was begun after `updates` updates."""
 
     updates: int
-    samples: list[Sample]
+    result: Result
 
 
 class Evaluator:
@@ -105,25 +106,75 @@ class Evaluator:
             self._train, self._prompts[uid], SampleId(uid, 0, index), sampler
         )
 
-    def result(self, samples: Sequence[Sample]) -> Result:
-        """Score the completions and average; waits for the pool."""
-        scored: queue.SimpleQueue = queue.SimpleQueue()
-        for sample in samples:
+    def begin(self, done: Callable[[Result], None]) -> Callable[[Sample], None]:
+        """Begin one evaluation.
+
+        Args:
+          done: gets the result, from the thread that brings the last score.
+
+        Returns:
+          What takes each completion of `requests`, in any order; it sends it to be
+          scored and waits for nothing.
+        """
+        scores = _Scores(tuple(self._prompts), self._settings, done)
+
+        def receive(sample: Sample) -> None:
+            uid = sample.id.uid
+            versions = sample.version_min, sample.version_max
             text = completion_text(self._tokenizer, sample)
-            prompt = self._prompts[sample.id.uid]
             self._submit(
-                prompt, text, lambda score, uid=sample.id.uid: scored.put((uid, score))
+                self._prompts[uid],
+                text,
+                lambda score: scores.add(uid, score, versions),
             )
-        passed = dict.fromkeys(self._prompts, 0)
-        missing = 0
-        for _ in samples:
-            uid, score = scored.get()
-            missing += score.value is None
-            passed[uid] += (
-                score.value is not None and score.value >= self._settings.threshold
-            )
+
+        return receive
+
+    def result(self, samples: Iterable[Sample]) -> Result:
+        """Score the completions of `requests` and average; waits for the scores."""
+        results: queue.SimpleQueue[Result] = queue.SimpleQueue()
+        receive = self.begin(results.put)
+        for sample in samples:
+            receive(sample)
+        return results.get()
+
+    def run(self, loop: SampleLoop) -> Result:
+        """Evaluate with an idle loop on the calling thread; waits for the scores."""
+        return self.result(sample_all(loop, self.requests()))
+
+
+class _Scores:
+    """Counts what passes until all completions are scored; safe from every thread."""
+
+    def __init__(
+        self,
+        uids: Sequence[str],
+        evaluation: Evaluation,
+        done: Callable[[Result], None],
+    ) -> None:
+        self._settings = evaluation
+        self._done = done
+        self._lock = threading.Lock()
+        self._passed = dict.fromkeys(uids, 0)
+        self._left = len(uids) * evaluation.samples
+        self._missing = 0
+        self._versions: list[int] = []
+
+    def add(self, uid: str, score: Score, versions: tuple[int, int]) -> None:
+        """A completion is scored; `versions` are its oldest and newest token's."""
+        with self._lock:
+            value = score.value
+            self._missing += value is None
+            self._passed[uid] += value is not None and value >= self._settings.threshold
+            self._versions += versions
+            self._left -= 1
+            if self._left:
+                return
+        self._done(self._result())
+
+    def _result(self) -> Result:
         num = self._settings.samples
-        counts = list(passed.values())
+        counts = list(self._passed.values())
         return Result(
             accuracy=sum(counts) / (num * len(counts)),
             pass_at={
@@ -131,24 +182,18 @@ class Evaluator:
                 for k in self._settings.k
             },
             problems=len(counts),
-            missing=missing,
-            version_min=min(sample.version_min for sample in samples),
-            version_max=max(sample.version_max for sample in samples),
+            missing=self._missing,
+            version_min=min(self._versions),
+            version_max=max(self._versions),
         )
 
-    def run(self, loop: SampleLoop) -> Result:
-        """Evaluate with an idle loop on the calling thread."""
-        return self.result(sample_all(loop, self.requests()))
 
-
-def sample_all(loop: SampleLoop, requests: Iterable[SampleRequest]) -> list[Sample]:
+def sample_all(loop: SampleLoop, requests: Iterable[SampleRequest]) -> Iterator[Sample]:
     """What an idle loop makes of these requests, on the calling thread."""
     for request in requests:
         loop.submit(request)
-    samples: list[Sample] = []
     while not loop.is_idle:
-        samples.extend(loop.step().finished)
-    return samples
+        yield from loop.step().finished
 
 
 def completion_text(tokenizer: Tokenizer, sample: Sample) -> str:

@@ -8,6 +8,7 @@ import jax
 
 from jigsaw_jax.records import (
     Group,
+    GroupId,
     GroupsAccumulated,
     StepUpdate,
     UpdateStepped,
@@ -33,6 +34,7 @@ class LearnerWorker:
       thread: where it runs.
       busy: (start_s, end_s) of each accumulation and step.
       metrics: of each step not yet taken by the control loop, by update.
+      advantages: of each group of such a step, by update; see `Learner`.
       is_published: whether the samplers have, or are being sent, these very weights.
     """
 
@@ -53,6 +55,7 @@ class LearnerWorker:
         self._post = post
         self.busy: collections.deque[tuple[float, float]] = collections.deque()
         self.metrics: dict[int, dict[str, float]] = {}
+        self.advantages: dict[int, dict[GroupId, list[float]]] = {}
         self.is_published = is_published
         self.thread = CommandThread("learner", post)
 
@@ -81,6 +84,7 @@ class LearnerWorker:
         with self._turns.turn():
             start_s = self._clock.now_s()
             self.metrics[effect.update] = self._learner.step(effect.update)
+            self.advantages[effect.update] = self._learner.take_advantages()
             self.is_published = False
             end_s = self._clock.now_s()
         self._log("step", start_s, end_s, update=effect.update)

@@ -155,6 +155,10 @@ class LocalCrew:
 
         self._learner.thread.do(self._learner.save, write)
 
+    def take_advantages(self, update: int) -> dict[GroupId, list[float]]:
+        """What an update's groups trained with."""
+        return self._learner.advantages.pop(update)
+
     def take_metrics(self, update: int) -> dict[str, float]:
         """The learner's numbers of an update."""
         return self._learner.metrics.pop(update)
@@ -189,7 +193,7 @@ class LocalCrew:
             }
         ]
 
-    def sample_idle(self, requests: Iterable[SampleRequest]) -> list[Sample]:
+    def sample_idle(self, requests: Iterable[SampleRequest]) -> Iterable[Sample]:
         """Sample on the calling thread."""
         return sample_all(self._team.loop, requests)
 

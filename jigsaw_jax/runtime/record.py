@@ -2,11 +2,19 @@
 
 import collections
 import contextlib
+import dataclasses
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from jigsaw_jax.records import Event, Group, Sample, SampleStarted, UpdateStepped
+from jigsaw_jax.records import (
+    Event,
+    Group,
+    GroupId,
+    Sample,
+    SampleStarted,
+    UpdateStepped,
+)
 from jigsaw_jax.runtime.clock import Clock, process_age_s
 from jigsaw_jax.runtime.evaluation import Result
 from jigsaw_jax.runtime.tally import Tally
@@ -18,7 +26,7 @@ from jigsaw_jax.store.evaluations import EvaluationLog
 from jigsaw_jax.store.files import StoreError
 from jigsaw_jax.store.journal import EventLog
 from jigsaw_jax.store.metrics import MetricsLog
-from jigsaw_jax.store.rollouts import RolloutLog, rollout_rows
+from jigsaw_jax.store.rollouts import Logged, RolloutLog, rollout_rows
 from jigsaw_jax.store.run_dir import RunDir
 
 
@@ -31,8 +39,8 @@ class Record:
       resume: go on from the last checkpoint.
       operative: the configuration as text.
       clock: of the run.
-      text: a completion as people read it.
-      pieces: the text of each of its tokens.
+      spell: a completion as people read it, and the text of each of its tokens.
+      fail: takes what writing in the background failed of, at once.
       holds_state: whether the learner's arrays are in this process.
 
     Attributes:
@@ -49,13 +57,12 @@ class Record:
         resume: bool,
         operative: str,
         clock: Clock,
-        text: Callable[[Sample], str],
-        pieces: Callable[[Sample], list[str]],
+        spell: Callable[[Sample], tuple[str, list[str]]],
+        fail: Callable[[BaseException], None],
         holds_state: bool = True,
     ) -> None:
         self._train = train
-        self._text = text
-        self._pieces = pieces
+        self._spell = spell
         self._clock = clock
         self._dir = RunDir(path)
         self._dir.lock()
@@ -65,6 +72,7 @@ class Record:
             train.store.checkpoints_kept,
             resume=resume,
             read_only=not holds_state,
+            on_failed=fail,
         )
         saved = self.vault.record
         self._dir.rewind(saved.get("offsets", {}))
@@ -79,7 +87,7 @@ class Record:
             self._dir.metrics,
             tensorboard=self._dir.tensorboard if train.store.tensorboard else None,
         )
-        self._rollouts = RolloutLog(self._dir.rollouts)
+        self._rollouts = RolloutLog(self._dir.rollouts, on_failed=fail)
         self._evaluations = EvaluationLog(self._dir.evaluations)
         self._tally = Tally(saved.get("tally", {}))
         self.control_s = 0.0
@@ -120,9 +128,9 @@ class Record:
         """Groups were handed to the learner for an update."""
         self._tally.handed(update, groups, now_s)
 
-    def dropped(self, group: Group) -> None:
+    def dropped(self, group: Group, reason: str) -> None:
         """A scored group ended untrained."""
-        self._tally.dropped(group)
+        self._tally.dropped(group, reason)
 
     def published(self, version: int, start_s: float, end_s: float) -> None:
         """A version reached the sampler."""
@@ -144,6 +152,7 @@ class Record:
         *,
         pipeline: Pipeline,
         metrics: Mapping[str, float],
+        advantages: Mapping[GroupId, Sequence[float]],
         learner_busy: collections.deque[tuple[float, float]],
         sampler_busy: collections.deque[tuple[float, float, int]],
         whole: Callable[[Group], Group],
@@ -155,6 +164,7 @@ class Record:
           standing: version and round in which it stepped, and other counts.
           pipeline: after the step.
           metrics: of the learner.
+          advantages: that the groups trained with, of those that it knows.
           learner_busy: what it computed; taken out.
           sampler_busy: what the samplers computed; taken out.
           whole: a group with its completions, called where they are written.
@@ -162,7 +172,7 @@ class Record:
         Returns:
           The update's record and the groups that it trained.
         """
-        groups, record = self._tally.stepped(
+        groups, dropped, record = self._tally.stepped(
             event, learner_busy, sampler_busy, staleness=pipeline.staleness
         )
         self._tally.first_step(event.now_s, process_age_s())
@@ -176,18 +186,32 @@ class Record:
         self._tally.mismatch(record.get("mismatch/logprob_abs_max"))
         self._metrics.record(event.update, record)
         if event.update % self._train.store.rollouts_every == 0:
-            # Text is made where it is written: decoding is most of what a log costs.
-            rows = self._rollout_rows(event.update, groups, whole)
-            self._rollouts.write(event.update, rows)
+            logged = [
+                Logged(group, advantages=advantages.get(group.id)) for group in groups
+            ]
+            logged += [Logged(group, dropped=reason) for group, reason in dropped]
+            self._write_rollouts(event.update, logged, whole)
         return {"update": event.update, **record}, groups
 
-    def _rollout_rows(
-        self, update: int, groups: Sequence[Group], whole: Callable[[Group], Group]
-    ) -> Iterator[dict[str, Any]]:
-        for group in map(whole, groups):
-            texts = [self._text(sample) for sample in group.samples]
-            pieces = [self._pieces(sample) for sample in group.samples]
-            yield from rollout_rows(group, update=update, texts=texts, pieces=pieces)
+    def _write_rollouts(
+        self,
+        update: int,
+        logged: Sequence[Logged],
+        whole: Callable[[Group], Group],
+        *,
+        is_trained: bool = True,
+    ) -> None:
+        # Text is made where it is written: decoding is most of what a log costs.
+        rows = (row for one in logged for row in self._rows(update, one, whole))
+        self._rollouts.write(update, rows, is_trained=is_trained)
+
+    def _rows(
+        self, update: int, logged: Logged, whole: Callable[[Group], Group]
+    ) -> list[dict[str, Any]]:
+        group = whole(logged.group)
+        texts, pieces = zip(*map(self._spell, group.samples), strict=True)
+        whole_one = dataclasses.replace(logged, group=group)
+        return rollout_rows(whole_one, update=update, texts=texts, pieces=pieces)
 
     def evaluated(self, updates: int, result: Result) -> None:
         """An evaluation begun after `updates` updates is scored."""
@@ -224,9 +248,14 @@ class Record:
         *,
         pipeline: Pipeline,
         compilations: int,
+        whole: Callable[[Group], Group],
         workers: Sequence[Mapping[str, Any]],
     ) -> None:
         """Write summary.json and close every file."""
+        # Where nothing could train, what was dropped is all that there is to see.
+        if dropped := self._tally.take_dropped():
+            logged = [Logged(group, dropped=reason) for group, reason in dropped]
+            self._write_rollouts(pipeline.updates_done, logged, whole, is_trained=False)
         self.vault.close()
         self._rollouts.close()
         self._metrics.close()

@@ -7,6 +7,7 @@ from typing import Any
 
 from jigsaw_jax.data.source import PromptSource
 from jigsaw_jax.reward.pool import RewardPool
+from jigsaw_jax.reward.sandbox.client import check_isolation
 from jigsaw_jax.runtime.build import Parts, build, side_by_side
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.evaluation import Evaluator
@@ -73,7 +74,29 @@ def start(
     Returns:
       The team, with no thread started.
     """
+    if "code" in train.reward.weights:
+        progress.say(check_isolation(train.reward))
+    # First, since its processes take as long to load as all that follows.
     pool = RewardPool(train.reward)
+    try:
+        return _team(
+            train, record, pool, clock=clock, progress=progress, post=post, keep=keep
+        )
+    except BaseException:
+        pool.close()
+        raise
+
+
+def _team(
+    train: Train,
+    record: Record,
+    pool: RewardPool,
+    *,
+    clock: Clock,
+    progress: Progress,
+    post: Callable[[Any], None],
+    keep: Callable[[Any], None],
+) -> Team:
     parts = build(train)
     pipeline = Pipeline(
         train.pipeline,

@@ -58,7 +58,7 @@ class Tally:
     def __init__(self, saved: Mapping[str, Any]) -> None:
         self.totals = Totals(**saved)
         self._handed: dict[int, list[Group]] = collections.defaultdict(list)
-        self._dropped: list[Group] = []
+        self._dropped: list[tuple[Group, str]] = []
         self._window_start_s: float | None = None
         self._round_start_s: float | None = None
         self._round_end_s: float | None = None
@@ -86,9 +86,14 @@ class Tally:
         if self._dispatch_s is None and self._round_start_s is not None:
             self._dispatch_s = now_s - self._round_start_s
 
-    def dropped(self, group: Group) -> None:
+    def dropped(self, group: Group, reason: str) -> None:
         """A scored group ended untrained."""
-        self._dropped.append(group)
+        self._dropped.append((group, reason))
+
+    def take_dropped(self) -> list[tuple[Group, str]]:
+        """Groups that ended untrained since the last update, with their reasons."""
+        dropped, self._dropped = self._dropped, []
+        return dropped
 
     def published(self, start_s: float, end_s: float) -> None:
         """A version reached the sampler, so a round is over."""
@@ -121,7 +126,7 @@ class Tally:
         sampler_busy: collections.deque[Busy],
         *,
         staleness: tuple[float, int],
-    ) -> tuple[list[Group], dict[str, Any]]:
+    ) -> tuple[list[Group], list[tuple[Group, str]], dict[str, Any]]:
         """Close the window of an update.
 
         The intervals are taken out of the two queues.
@@ -133,18 +138,19 @@ class Tally:
           staleness: mean and maximum over the update's groups, in versions.
 
         Returns:
-          The groups, and metrics by name.
+          The groups that trained, those that were dropped since the update before
+          with their reasons, and metrics by name.
         """
-        groups, dropped = self._handed.pop(event.update), self._dropped
-        self._dropped = []
+        groups, dropped = self._handed.pop(event.update), self.take_dropped()
+        ended = groups + [group for group, _ in dropped]
         window = self._close_window(event.now_s, learner_busy, sampler_busy)
         self._round_end_s = event.now_s
-        samples = [s for group in groups + dropped for s in group.samples]
-        scores = [s for group in groups + dropped for s in group.scores]
+        samples = [s for group in ended for s in group.samples]
+        scores = [s for group in ended for s in group.scores]
         trained_tokens = sum(s.num_sampled for group in groups for s in group.samples)
         record = (
             measure.completion_metrics(samples, scores)
-            | measure.group_metrics([group.scores for group in groups + dropped])
+            | measure.group_metrics([group.scores for group in ended])
             | measure.time_metrics(window, trained_tokens=trained_tokens)
             | {"staleness/mean": staleness[0], "staleness/max": staleness[1]}
             | {
@@ -156,7 +162,7 @@ class Tally:
                 "time/publish_to_prefill_s": self._prefill_s,
             }
         )
-        return groups, record
+        return groups, dropped, record
 
     def first_step(self, end_s: float, age_s: float) -> None:
         """Note the end of the run's first update, once."""

@@ -29,6 +29,7 @@ class Vault:
       kept: how many of the newest stay.
       resume: whether the newest is what the run goes on from.
       read_only: for the control loop of a learner in another process.
+      on_failed: takes what a save in the background failed of, at once.
 
     Attributes:
       step: updates of the checkpoint to go on from; None where there is none.
@@ -42,8 +43,11 @@ class Vault:
         *,
         resume: bool,
         read_only: bool = False,
+        on_failed: Callable[[BaseException], None] | None = None,
     ) -> None:
-        self._checkpoints = Checkpoints(directory, kept, read_only=read_only)
+        self._checkpoints = Checkpoints(
+            directory, kept, read_only=read_only, on_failed=on_failed
+        )
         self.step = self._checkpoints.latest_step() if resume else None
         self.record: dict[str, Any] = {}
         if self.step is not None:

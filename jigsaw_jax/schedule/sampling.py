@@ -80,7 +80,7 @@ class Sampling:
             self.complete.remove(order)
         self.forget(group)
         self._ledger.drop(group.id, reason)
-        self._emit(records.DropGroup(group=group.id, reason=reason))
+        self._emit(records.DropGroup(group=group.id, order=order, reason=reason))
 
     def stop(self) -> None:
         """Cancel all that runs; the draws are queued again."""

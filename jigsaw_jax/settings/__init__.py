@@ -4,14 +4,8 @@ from jigsaw_jax.settings.cluster import Cluster
 from jigsaw_jax.settings.mesh import Mesh
 from jigsaw_jax.settings.model import Decoder, Lora, Tokenizer, Weights
 from jigsaw_jax.settings.objective import Objective, Optimizer
-from jigsaw_jax.settings.run import (
-    Data,
-    Evaluation,
-    Reward,
-    Store,
-    Train,
-    WarmUp,
-)
+from jigsaw_jax.settings.reward import Reward
+from jigsaw_jax.settings.run import Data, Evaluation, Store, Train, WarmUp
 from jigsaw_jax.settings.simulation import Costs, Fleet, Simulation, Workload
 from jigsaw_jax.settings.work import Learner, Pipeline, Sampler
 

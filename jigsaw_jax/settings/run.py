@@ -1,4 +1,4 @@
-"""A whole run: data, reward, evaluation, store, mesh, and `Train` that joins them."""
+"""A whole run: data, evaluation, store, and `Train` that joins them all."""
 
 import dataclasses
 
@@ -7,18 +7,9 @@ from jigsaw_jax.settings.cluster import Cluster, check_cluster
 from jigsaw_jax.settings.mesh import Mesh
 from jigsaw_jax.settings.model import Decoder, Tokenizer, Weights
 from jigsaw_jax.settings.objective import Objective, Optimizer
+from jigsaw_jax.settings.reward import Reward
 from jigsaw_jax.settings.simulation import Simulation
 from jigsaw_jax.settings.work import Learner, Pipeline, Sampler
-
-UNTRUSTED_REWARDS = frozenset({"math_verify", "reasoning_gym"})
-REWARDS = UNTRUSTED_REWARDS | {
-    "exact",
-    "format",
-    "lowercase_share",
-    "multiple_choice",
-    "numeric",
-    "task",
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,50 +61,6 @@ class Data:
                 "Data.template must hold {prompt} exactly once, "
                 f"got {self.template!r}"
             )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Reward:
-    """How completions are scored.
-
-    Attributes:
-      weights: reward name to weight; the value is the weighted sum. Names: "exact",
-        "numeric", "reasoning_gym", "math_verify", "multiple_choice", "format",
-        "lowercase_share", "task" (our strict scorer of the task).
-      processes: of the pool; 0 scores on the calling thread (trusted rewards only).
-      timeout_s: wall limit of one score.
-      shuffled: give each score to another sample: a control that must not learn.
-      format_pattern: regular expression of the "format" reward.
-      answer_mark: the answer is what stands behind the last one of it; None takes the
-        last <answer>...</answer>, or else the whole text.
-      allow_executing_scorers: let "reasoning_gym" run those of its scorers that
-        evaluate the answer as Python (docs/rewards.md lists them); pool only.
-    """
-
-    weights: dict = dataclasses.field(default_factory=lambda: {"task": 1.0})
-    processes: int = 1
-    timeout_s: float = 5.0
-    shuffled: bool = False
-    format_pattern: str = r"(?s).*<answer>.*</answer>\s*"
-    answer_mark: str | None = None
-    allow_executing_scorers: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.weights:
-            raise ValueError("Reward.weights must name a reward, got {}")
-        for name in self.weights:
-            check.one_of("A name in Reward.weights", name, REWARDS)
-        if self.answer_mark == "":
-            raise ValueError("Reward.answer_mark must hold a character, got ''")
-        check.pattern("Reward.format_pattern", self.format_pattern, groups=0)
-        untrusted = sorted(UNTRUSTED_REWARDS & set(self.weights))
-        if untrusted and not self.processes:
-            raise ValueError(
-                "Reward.processes must be at least 1 for the rewards "
-                f"{', '.join(untrusted)} (others' code: it can hang), got 0"
-            )
-        check.at_least("Reward.processes", self.processes, 0)
-        check.above("Reward.timeout_s", self.timeout_s, 0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -301,6 +248,11 @@ class Train:
             raise ValueError(
                 "Objective.old_policy must be 'sampler' in mode 'async' (one group "
                 "has tokens of several versions), got 'recompute'"
+            )
+        if self.simulation.costs.trains == "round" and self.pipeline.mode != "sync":
+            raise ValueError(
+                "Pipeline.mode must be 'sync' where Costs.trains is 'round', got "
+                f"{self.pipeline.mode!r}"
             )
 
     def _check_weights_divide(self) -> None:

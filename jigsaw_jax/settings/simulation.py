@@ -103,10 +103,13 @@ class Costs:
       step_s: of the optimizer.
       publish_s: of handing a version to the samplers.
       checkpoint_s: for which a checkpoint holds the learner up.
+      dispatch_s: for which the learner waits, not computing, whenever it is called to
+        train: for a hand-off, an update or a round, as `trains` says.
       error: relative error that predictions of decode and training times may have;
         --recommend tries its choice against it.
-      trains: "group" (a group's gradient as soon as it is handed over) or "update"
-        (all of an update's when it is full, as RolloutPipe and Slime do).
+      trains: "group" (a group's gradient as soon as it is handed over), "update"
+        (all of an update's when it is full, as RolloutPipe does) or "round" (the
+        same, called once for all updates of a "sync" round, as Slime does).
     """
 
     source: str = "constants"
@@ -124,13 +127,14 @@ class Costs:
     step_s: float = 0.0
     publish_s: float = 0.0
     checkpoint_s: float = 0.0
+    dispatch_s: float = 0.0
     error: float = 0.0
     trains: str = "group"
 
     def __post_init__(self) -> None:
         allowed = ("constants", "analytic", "plan", "run")
         check.one_of("Costs.source", self.source, allowed)
-        check.one_of("Costs.trains", self.trains, ("group", "update"))
+        check.one_of("Costs.trains", self.trains, ("group", "update", "round"))
         check.share("Costs.error", self.error)
         for field in dataclasses.fields(self):
             if field.name.endswith("_s"):

@@ -118,6 +118,8 @@ class Model:
             step_s=step_roofline_s(train, chip) * stretch.step,
             publish_s=costs.publish_s or publish_s,
             checkpoint_s=costs.checkpoint_s,
+            dispatch_s=costs.dispatch_s,
+            trains=costs.trains,
         )
 
     def memory_bytes(self) -> dict[str, float]:

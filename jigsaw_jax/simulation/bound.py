@@ -93,7 +93,7 @@ def bound_of(
     sequences = [[prompt + length for length in own] for own in trained]
     return Bound(
         rollout_s=rollout_s,
-        last_s=min(training.least_s([own], 0) for own in sequences) + training.step_s,
+        last_s=min(training.least_s([own], 1) for own in sequences),
         first_s=min(
             _alone_s(train, prices, own, reward_s)
             for own, reward_s in zip(trained, rewards_s, strict=True)

@@ -123,6 +123,8 @@ class Training:
       step_s: of the optimizer.
       publish_s: of a publish.
       checkpoint_s: of a checkpoint, as far as it holds the learner up.
+      dispatch_s: for which a call to train waits before it computes.
+      trains: what one call trains on: "group" (a hand-off), "update" or "round".
     """
 
     accumulate_s: float = 0.0
@@ -133,6 +135,8 @@ class Training:
     step_s: float = 0.0
     publish_s: float = 0.0
     checkpoint_s: float = 0.0
+    dispatch_s: float = 0.0
+    trains: str = "group"
 
     def gradient_s(self, groups: Sequence[Sequence[int]]) -> float:
         """Seconds of one hand-off.
@@ -153,6 +157,8 @@ class Training:
         lengths = [length for group in groups for length in group]
         total_s = self.accumulate_s * updates + self.group_s * len(groups)
         total_s += self.token_s * sum(lengths) + self.step_s * updates
+        calls = min(updates, 1) if self.trains == "round" else updates
+        total_s += self.dispatch_s * calls
         if self.micro_s:
             row_s = min(seconds / rows for rows, seconds in self.micro_s)
             total_s += row_s * sum(lengths) / self.row_tokens
@@ -167,6 +173,7 @@ class Training:
             token_s=factor * self.token_s,
             micro_s=tuple((rows, factor * seconds) for rows, seconds in self.micro_s),
             step_s=factor * self.step_s,
+            dispatch_s=factor * self.dispatch_s,
         )
 
     def _rows_s(self, lengths: Sequence[int]) -> float:
@@ -223,6 +230,8 @@ def constant_training(train: Train) -> Training:
         step_s=costs.step_s,
         publish_s=costs.publish_s,
         checkpoint_s=costs.checkpoint_s,
+        dispatch_s=costs.dispatch_s,
+        trains=costs.trains,
     )
 
 

@@ -14,7 +14,6 @@ class Learner:
 
     Args:
       training: costs.
-      trains_whole: a gradient is computed when its update is full, not before.
       agenda: virtual time.
       lengths: tokens of a group's sequences, prompts included.
       post: takes events.
@@ -25,17 +24,18 @@ class Learner:
         self,
         training: Training,
         *,
-        trains_whole: bool,
         agenda: Agenda,
         lengths: Callable[[GroupId], list[int]],
         post: Callable[[Event], None],
         log: Callable[[str, float, float, int, tuple[GroupId, ...]], None],
     ) -> None:
         self._training = training
-        self._trains_whole = trains_whole
         self._agenda = agenda
         self._lengths, self._post, self._log = lengths, post, log
         self._free_s = 0.0
+        self._trains_whole = training.trains != "group"
+        # Whether the call of this round has been made.
+        self._is_called = False
 
     def accumulate(self, effect: records.AccumulateGroups) -> None:
         """Add gradients of whole groups."""
@@ -47,6 +47,7 @@ class Learner:
             return
         lengths = [self._lengths(group) for group in effect.groups]
         seconds = self._training.gradient_s(lengths)
+        self._call()
         self._do("accumulate", seconds, event, effect.update, effect.groups)
 
     def step(self, effect: records.StepUpdate) -> None:
@@ -55,11 +56,13 @@ class Learner:
         if self._trains_whole:
             lengths = [self._lengths(group) for group in effect.groups]
             seconds = self._training.gradient_s(lengths)
+            self._call()
             self._do("accumulate", seconds, None, effect.update, effect.groups)
         self._do("step", self._training.step_s, event, effect.update, effect.groups)
 
     def publish(self, effect: records.PublishVersion) -> None:
         """Hand the weights to the samplers."""
+        self._is_called = False
         event = records.VersionPublished(now_s=0.0, version=effect.version)
         self._do("publish", self._training.publish_s, event, effect.version)
 
@@ -67,6 +70,12 @@ class Learner:
         """Write a checkpoint."""
         event = records.CheckpointDurable(now_s=0.0, updates=effect.updates)
         self._do("save", self._training.checkpoint_s, event, effect.updates)
+
+    def _call(self) -> None:
+        """Wait for what a call to train takes before it computes."""
+        if self._training.trains != "round" or not self._is_called:
+            self._do("", self._training.dispatch_s, None, 0)
+        self._is_called = True
 
     def _do(
         self,

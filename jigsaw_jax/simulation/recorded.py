@@ -1,6 +1,7 @@
 """Costs and lengths of a real run, from its events.jsonl, and what its rounds took."""
 
 import collections
+import dataclasses
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -60,7 +61,9 @@ def costs(train: Train) -> tuple[Decode, Training]:
     path = train.simulation.costs.path
     assert path is not None
     events = _warm(read(path))
-    return decode_costs(train, events), training_costs(events, path)
+    training = training_costs(events, path)
+    trains = train.simulation.costs.trains
+    return decode_costs(train, events), dataclasses.replace(training, trains=trains)
 
 
 def decode_costs(train: Train, events: Sequence[Event]) -> Decode:

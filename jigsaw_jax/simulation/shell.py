@@ -79,7 +79,6 @@ class Shell:
         self._round = -1
         self._learner = Learner(
             prices.training,
-            trains_whole=train.simulation.costs.trains == "update",
             agenda=self.agenda,
             lengths=self._lengths,
             post=self._post,

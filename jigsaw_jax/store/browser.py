@@ -11,9 +11,11 @@ from jigsaw_jax.store.timeline import evenly
 
 UPDATES_MAX = 60
 GROUPS_MAX = 24
+# Trained groups shown for each dropped one, as long as there are both.
+TRAINED_PER_DROPPED = 3
 TEXT_MAX = 6_000
 TOKENS_MAX = 1_200
-_NAME = re.compile(r"update-(\d+)\.jsonl")
+_NAME = re.compile(r"update-(\d+)(\.dropped)?\.jsonl")
 
 
 def shown_groups(directory: pathlib.Path, *, bytes_max: int) -> dict[str, Any]:
@@ -33,15 +35,34 @@ def shown_groups(directory: pathlib.Path, *, bytes_max: int) -> dict[str, Any]:
     groups: list[dict[str, Any]] = []
     cut = 0
     for path in shown:
-        found = group_rows(files.read_lines(path))
+        found = _mixed(group_rows(files.read_lines(path)))
         kept = _within(found[:GROUPS_MAX], share)
         cut += len(found) - len(kept)
         groups += kept
     return {
         "groups": groups,
         "updates": sorted({group["update"] for group in groups}),
-        "updates_total": len(paths),
+        "updates_total": len({path.name.partition(".")[0] for path in paths}),
         "groups_cut": cut,
+    }
+
+
+def newest_groups(
+    directory: pathlib.Path, *, updates: int, bytes_max: int
+) -> dict[str, Any]:
+    """Groups of the last updates that were written, as `shown_groups` gives them."""
+    paths = sorted(path for path in directory.glob("*.jsonl") if _NAME.match(path.name))
+    # An update may have more than one file.
+    newest = sorted({path.name.partition(".")[0] for path in paths})[-updates:]
+    groups: list[dict[str, Any]] = []
+    for path in paths:
+        if path.name.partition(".")[0] not in newest:
+            continue
+        found = group_rows(files.read_lines(path))[:GROUPS_MAX]
+        groups += _within(found, bytes_max // updates)
+    return {
+        "groups": groups,
+        "updates": sorted({group["update"] for group in groups}),
     }
 
 
@@ -51,12 +72,24 @@ def group_rows(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         key = (row["update"], row["uid"], row["draw"])
         if key not in groups:
-            names = ("update", "uid", "draw", "task", "prompt", "answer")
+            names = ("update", "uid", "draw", "task", "prompt", "answer", "dropped")
             groups[key] = {name: row.get(name) for name in names}
             groups[key]["prompt"] = _short(row.get("prompt") or "")
             groups[key]["members"] = []
         groups[key]["members"].append(_member(row))
     return list(groups.values())
+
+
+def _mixed(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Trained and dropped groups in turns, so that a cut leaves some of both."""
+    dropped = [group for group in groups if group["dropped"]]
+    mixed: list[dict[str, Any]] = []
+    trained = [group for group in groups if not group["dropped"]]
+    for index, group in enumerate(trained, start=1):
+        mixed.append(group)
+        if index % TRAINED_PER_DROPPED == 0 and dropped:
+            mixed.append(dropped.pop(0))
+    return mixed + dropped
 
 
 def _member(row: dict[str, Any]) -> dict[str, Any]:

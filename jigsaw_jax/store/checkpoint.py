@@ -49,6 +49,8 @@ class Checkpoints:
       kept: how many of the newest stay.
       read_only: for readers of another process's run: nothing is made, renamed or
         removed.
+      on_failed: called from the saving thread when a save in the background fails;
+        the next call here raises the same error.
 
     Raises:
       StoreError: if the directory cannot be made.
@@ -60,12 +62,14 @@ class Checkpoints:
         kept: int = 2,
         *,
         read_only: bool = False,
+        on_failed: Callable[[StoreError], None] | None = None,
     ) -> None:
         if kept < 1:
             raise ValueError(f"kept must be at least 1, got {kept!r}")
         self._directory = pathlib.Path(directory).absolute()
         self._kept = kept
         self._read_only = read_only
+        self._on_failed = on_failed
         self._checkpointer: Any = None
         self._thread: threading.Thread | None = None
         self._error: StoreError | None = None
@@ -253,9 +257,14 @@ class Checkpoints:
             _sync_directory(self._directory)
             self._verified.add(step)
             self._prune()
-        except (*_DISK_ERRORS, StoreError) as error:
+        except BaseException as error:
             self._discard(saving)
             self._error = self._failed(step, error)
+            if self._on_failed is not None:
+                self._on_failed(self._error)
+            if not isinstance(error, (*_DISK_ERRORS, StoreError)):
+                # A fault of ours, whose traceback is wanted.
+                raise
             return
         if on_durable is not None:
             on_durable(step)
@@ -281,7 +290,7 @@ class Checkpoints:
         self._checkpointer = None
         shutil.rmtree(saving, ignore_errors=True)
 
-    def _failed(self, step: int, error: Exception) -> StoreError:
+    def _failed(self, step: int, error: BaseException) -> StoreError:
         reason = getattr(error, "strerror", None) or str(error).strip().split("\n")[0]
         return StoreError(
             f"cannot save checkpoint {step} to {self._directory}: {reason}; "

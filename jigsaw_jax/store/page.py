@@ -74,7 +74,7 @@ def page_data(run: RunDir) -> dict[str, Any]:
         "made": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "summary": summary,
         "config": config[:100_000],
-        "metrics": _columns(shown_records),
+        "metrics": columns(shown_records),
         "updates_total": len(records),
         "evaluations": evaluations,
         "timeline": lines,
@@ -93,7 +93,7 @@ def _evaluations(run: RunDir, records: list[dict[str, Any]]) -> list[dict[str, A
     return sorted(found, key=lambda row: row["updates"])
 
 
-def _columns(records: list[dict[str, Any]]) -> dict[str, list[Any]]:
+def columns(records: list[dict[str, Any]]) -> dict[str, list[Any]]:
     """Records as columns of numbers, six digits each, None where one has none."""
     names = dict.fromkeys(name for record in records for name in record)
     return {

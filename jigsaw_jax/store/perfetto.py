@@ -79,23 +79,40 @@ def on_one_clock(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     Args:
       events: records of an events.jsonl in the order of the file.
 
-    Yields:
+    Returns:
       Intervals and marks; the start of each process is a mark on track "process".
     """
-    origin_s: float | None = None
-    shift_s = 0.0
-    for event in events:
+    clock = OneClock()
+    return map(clock.on, events)
+
+
+class OneClock:
+    """Turns events into the same events on the clock of the run's first process.
+
+    Attributes:
+      origin_s: that process's start, seconds since 1970; None before it is known.
+    """
+
+    def __init__(self) -> None:
+        self.origin_s: float | None = None
+        self._shift_s = 0.0
+
+    def on(self, event: dict[str, Any]) -> dict[str, Any]:
+        """The next event of the file; a process's start becomes a mark."""
         if event["kind"] == "start":
-            origin_s = event["unix_s"] if origin_s is None else origin_s
-            shift_s = event["unix_s"] - event["at_s"] - origin_s
+            if self.origin_s is None:
+                self.origin_s = event["unix_s"]
+            self._shift_s = event["unix_s"] - event["at_s"] - self.origin_s
             mark = {"kind": "mark", "track": "process", "name": "start"}
             number = event["incarnation"]
-            yield mark | {"at_s": event["at_s"] + shift_s, "incarnation": number}
-        elif event["kind"] == "interval":
-            start_s, end_s = event["start_s"] + shift_s, event["end_s"] + shift_s
-            yield event | {"start_s": start_s, "end_s": end_s}
-        else:
-            yield event | {"at_s": event["at_s"] + shift_s}
+            return mark | {"at_s": event["at_s"] + self._shift_s, "incarnation": number}
+        if event["kind"] == "interval":
+            start_s, end_s = event["start_s"], event["end_s"]
+            return event | {
+                "start_s": start_s + self._shift_s,
+                "end_s": end_s + self._shift_s,
+            }
+        return event | {"at_s": event["at_s"] + self._shift_s}
 
 
 def track_key(track: str) -> tuple[int, str]:

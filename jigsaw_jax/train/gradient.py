@@ -142,14 +142,7 @@ def add_policy_gradients(
     objective, frozen = train.objective, policies.frozen
     old_RM = _stopped_logprobs(train, policies.round, frozen, batch)
     reference_RM = _stopped_logprobs(train, policies.reference, frozen, batch)
-    shaped_PG = rewards.rewards_PG - rewards.kl_PG
-    shaped_PG += overlong.overlong_reward(
-        rewards.lengths_PG,
-        train.sampler.new_tokens_max,
-        buffer=objective.overlong_buffer,
-        penalty=objective.overlong_penalty,
-    )
-    advantages_RM = advantages(objective.advantage, shaped_PG).ravel()[batch.places_RM]
+    advantages_RM = shaped_advantages(train, rewards).ravel()[batch.places_RM]
 
     def loss(params: Params) -> tuple[Array, Totals]:
         logprobs_RM, entropies_RM = token_logprobs(
@@ -178,6 +171,19 @@ def add_policy_gradients(
         return total, {**sums, "loss": jax.lax.stop_gradient(total), "weight": weight}
 
     return _add(totals, *jax.grad(loss, has_aux=True)(params))
+
+
+def shaped_advantages(train: settings.Train, rewards: Rewards) -> Float[Array, "P G"]:
+    """Advantages of the rewards less their KL and the penalty on length."""
+    objective = train.objective
+    shaped_PG = rewards.rewards_PG - rewards.kl_PG
+    shaped_PG += overlong.overlong_reward(
+        rewards.lengths_PG,
+        train.sampler.new_tokens_max,
+        buffer=objective.overlong_buffer,
+        penalty=objective.overlong_penalty,
+    )
+    return advantages(objective.advantage, shaped_PG)
 
 
 def add_supervised_gradients(

@@ -3,6 +3,7 @@
     begin_round(version)             these weights are now also the samplers'
       accumulate(groups, update) *   adds sums on the device, waits for nothing
       step(update)                   divides once, steps, brings the metrics back
+      take_advantages()              what the update's groups trained with
 
 Weights are never overwritten: a step makes new arrays. So what `export_params` gave to
 the samplers, the frozen round and the reference stay as they were without a copy.
@@ -19,7 +20,7 @@ import numpy as np
 
 from jigsaw_jax import settings
 from jigsaw_jax.model import lora
-from jigsaw_jax.records import Group
+from jigsaw_jax.records import Group, GroupId
 from jigsaw_jax.train import gradient, metrics, optimizer, packing, sequences
 from jigsaw_jax.train.gradient import Policies, Rewards
 from jigsaw_jax.train.programs import Programs
@@ -69,6 +70,7 @@ class Learner:
         self._round_params, self._round_version = self._params, NO_VERSION
         self._is_fresh = True
         self._waiting: list[Group] = []
+        self._advantages: list[tuple[Sequence[Group], Any]] = []
         self._num_trained = 0
         self._warm_up_steps = 0
 
@@ -103,6 +105,7 @@ class Learner:
                     rewards=rewards,
                     is_dry=True,
                 )
+        programs.advantages(rewards, is_dry=True)
         programs.step(self._params, self._opt_state, self._totals, 0.0, is_dry=True)
 
     def begin_round(self, version: int, *, round_params: Params = None) -> None:
@@ -124,7 +127,6 @@ class Learner:
         Only dispatches work. Where the objective needs the whole update, the groups
         wait on the host for `step`.
         """
-        del update
         most = self._train.pipeline.groups_per_update
         if self._train.objective.needs == "update":
             self._waiting += groups
@@ -134,7 +136,7 @@ class Learner:
                 )
             return
         for start in range(0, len(groups), most):
-            self._add(groups[start : start + most])
+            self._add(groups[start : start + most], update)
 
     def step(self, update: int) -> dict[str, float]:
         """Divide the sums once, step the optimizer and return the update's metrics.
@@ -145,11 +147,25 @@ class Learner:
         """
         if self._waiting:
             waiting, self._waiting = self._waiting, []
-            self._add(waiting)
+            self._add(waiting, update)
         rate = optimizer.learning_rate(
             self._train.optimizer, update, self._train.updates
         )
         return metrics.of_update(self._step(rate), rate)
+
+    def take_advantages(self) -> dict[GroupId, list[float]]:
+        """Of each completion of the groups of the last `step`, by group.
+
+        Only where `Store.rollouts_every` has the update logged. They are those of the
+        loss: of rewards less KL and the penalty on length, 0 where the reward is
+        missing.
+        """
+        taken, self._advantages = self._advantages, []
+        return {
+            group.id: row
+            for groups, values in taken
+            for group, row in zip(groups, np.asarray(values).tolist(), strict=False)
+        }
 
     def follow(self, params: Params, version: int) -> None:
         """Go by another learner's weights, frozen ones too, served as `version`."""
@@ -167,7 +183,7 @@ class Learner:
         taken = jax.device_get(self._totals), self._num_trained
         zeros = jax.tree.map(np.zeros_like, taken[0])
         self._totals = _placed_like(zeros, self._totals)
-        self._num_trained = 0
+        self._num_trained, self._advantages = 0, []
         return taken
 
     def add_sums(self, sums: dict[str, Any], num_trained: int) -> None:
@@ -250,7 +266,7 @@ class Learner:
         _, self._totals = programs.start()
         self._round_params, self._round_version = self._params, NO_VERSION
         self._is_fresh = True
-        self._waiting, self._num_trained = [], 0
+        self._waiting, self._advantages, self._num_trained = [], [], 0
 
     def block(self) -> None:
         """Wait for what was dispatched."""
@@ -292,7 +308,7 @@ class Learner:
             version=np.asarray(version, np.int32),
         )
 
-    def _add(self, groups: Sequence[Group]) -> None:
+    def _add(self, groups: Sequence[Group], update: int) -> None:
         trajectories = sequences.trajectories(
             groups, mask_truncated=self._train.objective.mask_truncated
         )
@@ -300,6 +316,8 @@ class Learner:
         rewards = self._rewards(groups)
         if self._has_reward_kl:
             rewards = self._take_off_kl(groups, rewards)
+        if update % self._train.store.rollouts_every == 0:
+            self._advantages.append((groups, self._programs.advantages(rewards)))
         for batch in batches:
             self._num_trained += int(np.sum(batch.mask_RM))
             self._totals = self._programs.add_policy(

@@ -75,7 +75,7 @@ class Programs:
         )
         self._fresh = (opt_state, totals), (self.opt_sharding, totals_sharding)
 
-        def program(function: Any, out: Any, *, donate: int) -> Any:
+        def program(function: Any, out: Any, *, donate: int | tuple = ()) -> Any:
             placed = meshes.on_mesh(mesh, functools.partial(function, train))
             return jax.jit(placed, donate_argnums=donate, out_shardings=out)
 
@@ -86,6 +86,7 @@ class Programs:
             gradient.add_supervised_gradients, totals_sharding, donate=1
         )
         self._add_reward_kl = program(gradient.add_reward_kl, self.replicated, donate=1)
+        self._advantages = program(gradient.shaped_advantages, self.replicated)
         # Params are not donated: samplers, the frozen round and the reference may hold
         # the very same arrays, and none of them then needs a copy.
         self._step = jax.jit(
@@ -166,6 +167,11 @@ class Programs:
             jax.device_put(batch, self.rows_sharding),
             is_dry=is_dry,
         )
+
+    def advantages(self, rewards: gradient.Rewards, *, is_dry: bool = False) -> Any:
+        """`gradient.shaped_advantages`, or None where `is_dry` only compiles."""
+        placed = jax.device_put(rewards, self.replicated)
+        return self._run("advantages", self._advantages, placed, is_dry=is_dry)
 
     def step(
         self,

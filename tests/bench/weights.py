@@ -4,7 +4,7 @@ A learner on 4 devices publishes about --mb of float32 weights, cut along "fsdp"
 sampler on 2, cut along "tensor", both processes of Ray on this machine. Every round
 copies as many bytes into shared memory and out of it again, from and to memory that
 both have used before, and then sends a version by each carrier, first to a sampler that
-waits and then to one that decodes. Exits 1 when a checksum differs, or the first carrier
+waits and then to one that decodes. Exits 1 when a checksum differs, or the first one
 needs 1.5 times the copies or stops decoding for 5 % of its time; medians of all rounds.
 """
 

@@ -1,3 +1,4 @@
+import dataclasses
 import pathlib
 
 import pytest
@@ -5,6 +6,9 @@ import pytest
 from jigsaw_jax import config, model
 from jigsaw_jax.config import places
 from jigsaw_jax.model.hf_export import export_folder
+from jigsaw_jax.reward.sandbox import client
+from jigsaw_jax.reward.sandbox.exchange import Standing
+from jigsaw_jax.reward.sandbox.limits import PIECES
 
 ROOT = pathlib.Path(__file__).parents[2]
 BENCH = str(ROOT / "configs/bench/tiny_qwen3.gin")
@@ -17,6 +21,7 @@ def load(*bindings):
 @pytest.fixture
 def run_dir(tmp_path):
     """The directory of a run of the bench."""
+    (tmp_path / "checkpoints/step-00000000").mkdir(parents=True)
     (tmp_path / "config.gin").write_text(load().operative)
     (tmp_path / "metrics.jsonl").write_text("")
     return tmp_path
@@ -58,6 +63,16 @@ def test_another_run_is_refused_with_what_differs(run_dir, binding, message):
         places.check_run_dir(run_dir, load(binding).train, resume=True)
 
 
+def test_a_run_without_a_checkpoint_is_none_yet(run_dir):
+    (run_dir / "checkpoints/step-00000000").rmdir()
+    other = load("Train.seed = 1").train
+    places.check_run_dir(run_dir, other, resume=True)
+    # One that was damaged has been there.
+    (run_dir / "checkpoints/damaged-00000000").mkdir()
+    with pytest.raises(config.ConfigError, match=r"whose Train\.seed is 0 instead"):
+        places.check_run_dir(run_dir, other, resume=True)
+
+
 def test_without_resume_a_run_is_refused(run_dir):
     with pytest.raises(config.ConfigError, match="must be empty with --resume never"):
         places.check_run_dir(run_dir, load().train, resume=False)
@@ -95,6 +110,33 @@ def test_missing_files_and_packages_are_refused_with_the_fix(tmp_path, monkeypat
         places.check_files(wheel.train)
     present = load("Weights.source = 'gguf'", "Weights.path = 'package:jax'")
     places.check_files(present.train)
+
+
+def test_a_machine_that_cant_keep_programs_is_refused_before_anything_starts(
+    monkeypatch,
+):
+    names = ("Reward.processes = 1", "Reward.timeout_s = 30.0")
+    train = load("Reward.weights = {'code': 1.0}", *names).train
+    held = tuple(piece for piece in PIECES if piece != "network")
+    missing = {"network": "unshare: Operation not permitted"}
+
+    class Warden:
+        def __init__(self, _):
+            self.standing = Standing(held=held, missing=missing)
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(client, "Sandbox", Warden)
+    with pytest.raises(config.ConfigError, match="without network") as caught:
+        places.check_isolation(train.reward)
+    assert "Reward.code_isolation = 'best_effort' accepts that" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    weak = dataclasses.replace(train.reward, code_isolation="best_effort")
+    places.check_isolation(weak)
+    # Nothing is tried where no program will run.
+    monkeypatch.setattr(client, "Sandbox", None)
+    places.check_isolation(load().train.reward)
 
 
 def test_a_weights_folder_is_looked_through_before_anything_starts(tmp_path):

@@ -107,6 +107,13 @@ def test_same_text_with_other_metadata_stays_two_rows(tmp_path):
     assert len(set(_uids(source, range(2)))) == 2
 
 
+def test_an_answer_of_lists_and_objects_is_kept_as_json(tmp_path):
+    tests = {"inputs": ["\u00e9"], "outputs": ["2"]}
+    rows = [{"prompt": "p", "answer": tests}]
+    prompt = _open(_jsonl(tmp_path / "x.jsonl", rows)).prompt(0)
+    assert json.loads(prompt.answer) == tests
+
+
 def test_a_row_names_its_id_task_and_whole_number_answer(tmp_path):
     row = {"prompt": "{x} p", "answer": 7, "id": "q/1", "task": "gcd"}
     source = _open(_jsonl(tmp_path / "one.jsonl", [row]), template="<{prompt}>")

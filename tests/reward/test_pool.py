@@ -15,6 +15,7 @@ import pytest
 from jigsaw_jax import settings
 from jigsaw_jax.records import Prompt
 from jigsaw_jax.reward.pool import RewardPool
+from jigsaw_jax.reward.process import WorkerProcess, WorkerRefusedError
 
 # Twenty-eight letters in front of a mismatch take this pattern minutes.
 FORMAT = r"(a+)+b"
@@ -204,6 +205,22 @@ def test_workers_that_do_not_start_are_said_and_no_score_waits(monkeypatch):
         _, score = inbox.scores.get()
         assert score.value is None
         assert "reward workers must start" in score.failure
+
+
+def test_a_worker_that_refuses_says_why_and_is_not_started_again(monkeypatch):
+    starts = []
+
+    def refuse(worker, timeout_s):
+        starts.append((worker, timeout_s))
+        raise WorkerRefusedError("no sandbox here")
+
+    monkeypatch.setattr(WorkerProcess, "wait_ready", refuse)
+    inbox = _Inbox(RewardPool(settings.Reward(processes=1)))
+    _wait_until(lambda: inbox.pool._broken)
+    with pytest.raises(RuntimeError, match="no sandbox here"):
+        inbox.submit("late", "7")
+    inbox.pool.close()
+    assert len(starts) == 1
 
 
 def test_no_processes_score_on_the_calling_thread():

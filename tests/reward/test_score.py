@@ -5,7 +5,7 @@ import pytest
 from jigsaw_jax import settings
 from jigsaw_jax.records import Prompt
 from jigsaw_jax.reward.score import SCORERS, score
-from jigsaw_jax.settings.run import REWARDS
+from jigsaw_jax.settings.reward import REWARDS
 
 
 def _prompt(answer="7", task="chain_sum", **metadata):

@@ -14,6 +14,7 @@ import pytest
 
 from jigsaw_jax import settings
 from jigsaw_jax.runtime.local import LocalRuntime
+from jigsaw_jax.store import files
 from jigsaw_jax.store.checkpoint import Checkpoints
 from jigsaw_jax.store.files import StoreError
 
@@ -72,12 +73,18 @@ def interrupt_at(runtime, update):
     runtime.control._progress.show = interrupt
 
 
+def rollout_rows(path: pathlib.Path):
+    """Every line of the rollout log."""
+    files = sorted((path / "rollouts").glob("*.jsonl"))
+    lines = [line for file in files for line in file.read_text().splitlines()]
+    return [json.loads(line) for line in lines]
+
+
 def rollouts(path: pathlib.Path):
-    """Tokens of every completion by (update, uid, sample)."""
+    """Tokens of every completion that trained by (update, uid, sample)."""
     rows = {}
-    for file in sorted((path / "rollouts").glob("*.jsonl")):
-        for line in file.read_text().splitlines():
-            row = json.loads(line)
+    for row in rollout_rows(path):
+        if "dropped" not in row:
             tokens = [t for s in row["segments"] for t in s["tokens"]]
             rows[row["update"], row["uid"], row["sample"]] = tokens
     return rows
@@ -280,6 +287,29 @@ def test_a_disk_that_refuses_a_checkpoint_ends_the_run_with_what_the_store_says(
     assert run(make_train(updates=3), tmp_path).control._crew.is_resumed
 
 
+def test_a_save_that_fails_in_the_background_ends_the_run_before_the_next(
+    tmp_path, monkeypatch
+):
+    train = make_train(updates=1_000_000)
+    store = dataclasses.replace(train.store, checkpoint_every=1_000_000)
+    train = dataclasses.replace(train, store=store)
+    write_text = files.write_text
+
+    def refuse(path, text):
+        if path.name == "record.json":
+            raise OSError(28, "No space left on device")
+        write_text(path, text)
+
+    monkeypatch.setattr(files, "write_text", refuse)
+    # Only the first save fails, and the next would come in days.
+    signal.alarm(120)
+    try:
+        with pytest.raises(StoreError, match=r"checkpoint 0 .*No space left"):
+            run(train, tmp_path)
+    finally:
+        signal.alarm(0)
+
+
 def test_what_is_stopped_early_goes_on_and_trains_in_time(tmp_path):
     train = make_train(
         updates=6,
@@ -315,5 +345,39 @@ def test_a_round_that_loses_groups_is_filled_up_with_new_prompts(tmp_path):
     updates = collections.Counter(update for update, _, _ in rollouts(tmp_path))
     assert dict(updates) == dict.fromkeys(range(4), 4 * 3)
     # Groups without a lower-case letter: there are some in any such run.
-    assert summary["groups_dropped"]["zero_variance"] > 0
+    num_dropped = summary["groups_dropped"]["zero_variance"]
+    assert num_dropped > 0
     assert summary["groups_committed"] == 4 * 4
+    # Every group that was sampled whole is in the log, with what became of it.
+    groups = collections.defaultdict(list)
+    for row in rollout_rows(tmp_path):
+        groups[row["update"], row["uid"], row["order"]].append(row)
+    reasons = collections.Counter(rows[0].get("dropped") for rows in groups.values())
+    assert reasons["zero_variance"] == num_dropped
+    assert reasons[None] == 4 * 4
+    for rows in groups.values():
+        rewards = np.array([row["reward"] for row in rows])
+        is_dropped = "dropped" in rows[0]
+        assert is_dropped == (rewards.max() == rewards.min())
+        if not is_dropped:
+            expected = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-6)
+            found = [row["advantage"] for row in rows]
+            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+
+
+def test_a_run_in_which_nothing_can_train_leaves_what_it_sampled(tmp_path):
+    train = make_train(empty_rounds_max=2)
+    train = dataclasses.replace(
+        train,
+        reward=settings.Reward(weights={"exact": 1.0}, processes=0),
+        pipeline=dataclasses.replace(train.pipeline, filter="drop"),
+    )
+    runtime = LocalRuntime(train, run_dir=tmp_path, resume=True, operative="")
+    assert runtime.run() == 1
+    rows = rollout_rows(tmp_path)
+    # Two rounds of four groups; a third may have been under way.
+    assert len(rows) >= 2 * 4 * 3
+    assert {(row["dropped"], row["reward"]) for row in rows} == {("zero_variance", 0.0)}
+    assert [path.name for path in (tmp_path / "rollouts").iterdir()] == [
+        "update-000000.dropped.jsonl"
+    ]

@@ -22,8 +22,8 @@ def test_an_evaluation_is_due_until_it_has_ended(tmp_path):
         resume=True,
         operative="",
         clock=Clock(),
-        text=str,
-        pieces=lambda _: [],
+        spell=lambda _: ("", []),
+        fail=lambda _: None,
     )
     record.evaluated(0, RESULT)
     assert not record.is_evaluation_due(3)

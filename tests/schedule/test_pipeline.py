@@ -232,7 +232,7 @@ def test_a_draw_that_fails_too_often_takes_its_group_along():
     assert fail(0) == []
     assert fail(1) == [
         records.CancelSample(id=SampleId("p0", 0, 0), attempt=0, worker="a"),
-        records.DropGroup(group=GroupId("p0", 0), reason="attempts"),
+        records.DropGroup(group=GroupId("p0", 0), order=0, reason="attempts"),
     ]
     assert finish(pipeline, SampleId("p0", 0, 0)) == []
     assert pipeline.ledger_counts()["dropped"] == 2

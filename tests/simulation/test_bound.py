@@ -26,6 +26,15 @@ def test_both_sums_are_worked_out_by_hand():
     assert found.seconds == 20.0
 
 
+def test_every_update_is_called_for_at_least_once_or_the_round_is():
+    costs = {"Costs__group_s": 4.0, "Costs__dispatch_s": 0.5, "Sampler__slots": 2}
+    groups = [[5, 3], [8, 2], [6, 6]]
+    found = of(make(**costs), groups, updates=2)
+    assert (found.training_s, found.last_s) == (13.0, 4.5)
+    once = make(**costs, Costs__trains="round", Pipeline__mode="sync")
+    assert of(once, groups, updates=2).training_s == 12.5
+
+
 def test_the_longest_completion_alone_bounds_the_rollout():
     train = make(Sampler__slots=64)
     assert of(train, [[100, 1], [1, 1]]).rollout_s == 100.0

@@ -86,6 +86,30 @@ def test_a_trainer_of_whole_updates_begins_with_the_last_group_of_one():
     assert spans(trace)[2] == (16.0, 24.0, "accumulate")
 
 
+def test_a_call_to_train_waits_before_it_computes_and_a_round_is_called_once():
+    ends_s, waits_s = {}, {}
+    for trains, mode in (("group", "stream"), ("update", "stream"), ("round", "sync")):
+        train = make(
+            Costs__group_s=4.0,
+            Costs__dispatch_s=2.0,
+            Costs__trains=trains,
+            Pipeline__mode=mode,
+            Pipeline__admission="fifo",
+            Simulation__rounds=2,
+        )
+        trace = shell_of(train, LENGTHS, keeps_events=True).run()
+        numbers = outcome.outcome(train, prices.prices(train), trace)
+        ends_s[trains], waits_s[trains] = numbers.train_end_s, numbers.wait_s
+        assert numbers.efficiency <= 1
+    # Groups are there at 5, 8, 9 and 15 s. One by one: 7 to 11, 13 to 17, then the two
+    # that are there in one hand-off, 19 to 27.
+    assert ends_s["group"] == 27.0
+    # Updates: 10 to 18 and 20 to 28.
+    assert (ends_s["update"], waits_s["update"]) == (28.0, 12.0)
+    # The round: 17 to 33.
+    assert (ends_s["round"], waits_s["round"]) == (33.0, 17.0)
+
+
 def test_rewards_wait_for_a_free_process():
     train = make(Workload__reward_s=10.0, Reward__processes=1, Costs__group_s=1.0)
     trace = shell_of(train, ((1, 1), (1, 1)), keeps_events=True).run()

@@ -1,6 +1,11 @@
 import json
 
-from jigsaw_jax.store.browser import TEXT_MAX, group_rows, shown_groups
+from jigsaw_jax.store.browser import (
+    TEXT_MAX,
+    group_rows,
+    newest_groups,
+    shown_groups,
+)
 
 
 def _row(update, uid, sample, **more):
@@ -65,6 +70,34 @@ def test_the_size_is_bounded_and_what_is_left_out_is_counted(tmp_path):
     assert len(some["groups"]) + some["groups_cut"] == 40
 
 
+def test_some_dropped_groups_are_shown_beside_the_trained_ones(tmp_path):
+    rows = [_row(0, f"t{i}", 0) for i in range(50)]
+    rows += [_row(0, f"d{i}", 0, dropped="zero_variance") for i in range(2)]
+    _write(tmp_path, 0, rows)
+    _write(tmp_path, 1, [])
+    (tmp_path / "update-000001.jsonl").rename(tmp_path / "update-000001.dropped.jsonl")
+    shown = shown_groups(tmp_path, bytes_max=1_000_000)
+    uids = [group["uid"] for group in shown["groups"]]
+    assert uids[:9] == ["t0", "t1", "t2", "d0", "t3", "t4", "t5", "d1", "t6"]
+    assert shown["groups"][3]["dropped"] == "zero_variance"
+    assert shown["groups"][0]["dropped"] is None
+    assert shown["updates_total"] == 2
+
+
 def test_a_run_without_rollouts_shows_none(tmp_path):
     shown = shown_groups(tmp_path / "none", bytes_max=100)
     assert shown == {"groups": [], "updates": [], "updates_total": 0, "groups_cut": 0}
+
+
+def test_the_newest_groups_are_those_of_the_last_updates(tmp_path):
+    assert newest_groups(tmp_path, updates=2, bytes_max=1000) == {
+        "groups": [],
+        "updates": [],
+    }
+    for update in (1, 2, 10):
+        rows = [_row(update, f"u{update}", sample) for sample in range(2)]
+        path = tmp_path / f"update-{update:06d}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = newest_groups(tmp_path, updates=2, bytes_max=100_000)
+    assert found["updates"] == [2, 10]
+    assert [len(group["members"]) for group in found["groups"]] == [2, 2]

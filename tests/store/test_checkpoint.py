@@ -1,6 +1,7 @@
 import logging
 import os
 import pathlib
+import queue
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from jigsaw_jax.store import files
 from jigsaw_jax.store.checkpoint import Checkpoints
 from jigsaw_jax.store.files import StoreError
 
@@ -221,6 +223,38 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot write checkpoints to"):
         Checkpoints(tmp_path / "file" / "checkpoints")
+
+
+def _fail_to_write(monkeypatch, error):
+    def refuse(*_):
+        raise error
+
+    monkeypatch.setattr(files, "write_text", refuse)
+
+
+def test_a_background_save_that_fails_is_told_at_once(tmp_path, monkeypatch):
+    failed = queue.SimpleQueue()
+    checkpoints = Checkpoints(tmp_path, on_failed=failed.put)
+    _save(checkpoints, 1)
+    _fail_to_write(monkeypatch, StoreError("no space"))
+    checkpoints.save(2, _arrays(), {})
+    error = failed.get(timeout=30)
+    assert isinstance(error, StoreError)
+    assert "cannot save checkpoint 2" in str(error)
+    assert "[1] are kept" in str(error)
+    with pytest.raises(StoreError, match="cannot save checkpoint 2"):
+        checkpoints.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_background_save_never_dies_in_silence(tmp_path, monkeypatch):
+    failed = queue.SimpleQueue()
+    checkpoints = Checkpoints(tmp_path, on_failed=failed.put)
+    _fail_to_write(monkeypatch, ZeroDivisionError("ours"))
+    checkpoints.save(1, _arrays(), {})
+    assert "ours" in str(failed.get(timeout=30))
+    with pytest.raises(StoreError, match="ours"):
+        checkpoints.close()
 
 
 def _program(body):

@@ -1,4 +1,5 @@
 import json
+import queue
 
 import pytest
 
@@ -13,7 +14,7 @@ from jigsaw_jax.records import (
     Segment,
 )
 from jigsaw_jax.store.files import StoreError
-from jigsaw_jax.store.rollouts import RolloutLog, rollout_rows
+from jigsaw_jax.store.rollouts import Logged, RolloutLog, rollout_rows
 
 
 def _group():
@@ -43,7 +44,8 @@ def _group():
 
 
 def test_rows_hold_what_the_engine_and_the_reward_said():
-    rows = rollout_rows(_group(), update=12, texts=["2", "3<b>"], advantages=[0.5, 0.0])
+    logged = Logged(_group(), advantages=[0.5, 0.0])
+    rows = rollout_rows(logged, update=12, texts=["2", "3<b>"])
     assert rows[1] == {
         "update": 12,
         "uid": "main/7/0",
@@ -70,8 +72,25 @@ def test_rows_hold_what_the_engine_and_the_reward_said():
         "finish": "length",
         "advantage": 0.0,
     }
+    assert "dropped" not in rows[1]
     assert rows[0]["reward"] == 1.0
     assert rows[0]["finish"] == "stop"
+
+
+def test_rows_of_a_dropped_group_say_why_and_have_no_advantage():
+    logged = Logged(_group(), dropped="zero_variance")
+    rows = rollout_rows(logged, update=12, texts=["2", "3"])
+    assert [row["dropped"] for row in rows] == ["zero_variance"] * 2
+    assert not any("advantage" in row for row in rows)
+
+
+def test_what_was_dropped_before_an_update_stays_when_it_is_made_later(tmp_path):
+    log = RolloutLog(tmp_path)
+    log.write(3, [{"text": "dropped"}], is_trained=False)
+    log.write(3, [{"text": "trained"}])
+    log.close()
+    assert "dropped" in (tmp_path / "update-000003.dropped.jsonl").read_text()
+    assert "trained" in (tmp_path / "update-000003.jsonl").read_text()
 
 
 def test_each_update_has_its_file_and_a_second_write_replaces_it(tmp_path):
@@ -88,9 +107,11 @@ def test_each_update_has_its_file_and_a_second_write_replaces_it(tmp_path):
     assert [json.loads(line)["text"] for line in lines] == ["a\nü", "b"]
 
 
-def test_a_failed_write_is_reported(tmp_path):
+def test_a_failed_write_is_reported_at_once_and_at_the_next_call(tmp_path):
     (tmp_path / "rollouts").write_text("a file in the way")
-    log = RolloutLog(tmp_path / "rollouts")
+    failed = queue.SimpleQueue()
+    log = RolloutLog(tmp_path / "rollouts", on_failed=failed.put)
     log.write(0, [{}])
+    assert isinstance(failed.get(timeout=10), StoreError)
     with pytest.raises(StoreError, match="cannot write"):
         log.close()

@@ -283,6 +283,63 @@ def test_a_given_reference_stays():
     assert_same(jax.device_get(learner.state()["reference_params"]), given)
 
 
+def rewards_for_log():
+    """Two groups; of the second, the third reward is missing."""
+    return [
+        make_group(0, rewards=[1.0, 0.0, 0.5]),
+        make_group(1, rewards=[2.0, 1.0, None]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "second"),
+    [
+        # Centred rewards are 0.5, -0.5, 0 with std 0.5, and 0.5, -0.5 with 0.5 ** 0.5.
+        ("grpo", [1.0, -1.0, 0.0], [0.5**0.5, -(0.5**0.5), 0.0]),
+        ("rloo", [0.75, -0.75, 0.0], [1.0, -1.0, 0.0]),
+        # One std of all five: 4 squares of 0.25 over 5 - 1.
+        ("reinforce_pp", [1.0, -1.0, 0.0], [1.0, -1.0, 0.0]),
+    ],
+)
+def test_the_advantages_that_trained_can_be_taken_once(kind, first, second):
+    learner = fresh_learner(
+        run(dataclasses.replace(OBJECTIVES["grpo"], advantage=kind))
+    )
+    one, two = rewards_for_log()
+    # In two hand-offs, the later group first.
+    learner.accumulate([two], 0)
+    learner.accumulate([one], 0)
+    learner.step(0)
+    taken = learner.take_advantages()
+    np.testing.assert_allclose(taken[one.id], first, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(taken[two.id], second, rtol=0, atol=1e-5)
+    assert learner.take_advantages() == {}
+
+
+def test_advantages_have_the_kl_and_the_length_taken_off():
+    shaped = dataclasses.replace(
+        OBJECTIVES["kl_reward"],
+        advantage="dr_grpo",
+        overlong_buffer=11,
+        overlong_penalty=11.0,
+    )
+    learner = fresh_learner(run(shaped))
+    group = make_group(3, rewards=[1.0, 1.0, 1.0])
+    learner.accumulate([group], 0)
+    kept = sequences.trajectories([group], mask_truncated=False)
+    tokens, segments, mask_GM, sampler_GM = unpacked(kept)
+    reference_GM, _ = naive_logprobs(run(shaped), learner.params, tokens, segments)
+    learner.step(0)
+    kl_G = np.sum(np.where(mask_GM, sampler_GM - reference_GM, 0), axis=1)
+    # From the second token on, each costs 1 of these 11; KL has the coefficient 0.5.
+    lengths_G = np.array([sample.num_sampled for sample in group.samples])
+    rewards_G = 1.0 - 0.5 * kl_G - (lengths_G - 1)
+    expected = rewards_G - rewards_G.mean()
+    assert np.abs(expected).max() > 0.5
+    taken = learner.take_advantages()[group.id]
+    np.testing.assert_allclose(taken, expected, rtol=0, atol=1e-5)
+
+
 def test_nothing_compiles_after_compile():
     pipeline = Pipeline(groups_per_round=8, groups_per_update=4, samples_per_group=3)
     train = run(OBJECTIVES["kl_reward"], pipeline=pipeline, row_shapes=2)

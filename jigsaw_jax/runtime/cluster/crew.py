@@ -19,7 +19,6 @@ from jigsaw_jax import records
 from jigsaw_jax.records import Event, Group, GroupId, Prompt, Sample, SampleId, Score
 from jigsaw_jax.reward.pool import RewardPool
 from jigsaw_jax.runtime import wire
-from jigsaw_jax.runtime.build import Problems
 from jigsaw_jax.runtime.cluster import remote
 from jigsaw_jax.runtime.cluster.ears import Ears
 from jigsaw_jax.runtime.cluster.fleet import Fleet, Hand
@@ -28,6 +27,7 @@ from jigsaw_jax.runtime.cluster.remote import Register
 from jigsaw_jax.runtime.cluster.roster import Roster
 from jigsaw_jax.runtime.cluster.shares import Shares
 from jigsaw_jax.runtime.evaluation import Evaluator
+from jigsaw_jax.runtime.inputs import Inputs
 from jigsaw_jax.runtime.payloads import Payloads
 from jigsaw_jax.runtime.record import Record
 from jigsaw_jax.sample.loop import SampleRequest
@@ -65,7 +65,7 @@ class ClusterCrew:
         *,
         fleet: Fleet,
         roster: Roster,
-        problems: Problems,
+        problems: Inputs,
         payloads: Payloads,
         post: Callable[[Any], None],
         say: Callable[[str], None],
@@ -256,6 +256,10 @@ class ClusterCrew:
     def take_metrics(self, update: int) -> dict[str, float]:
         """The learner's numbers of an update."""
         return self._ears.metrics.pop(update)
+
+    def take_advantages(self, update: int) -> dict[GroupId, list[float]]:
+        """What an update's groups trained with, those of a helper excepted."""
+        return self._ears.advantages.pop(update)
 
     def whole(self, group: Group) -> Group:
         """The group with its completions; without any where their host is gone."""

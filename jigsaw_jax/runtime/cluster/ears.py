@@ -13,7 +13,7 @@ from typing import Any
 import ray
 
 from jigsaw_jax import records
-from jigsaw_jax.records import Event, SampleId, Score
+from jigsaw_jax.records import Event, GroupId, SampleId, Score
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.cluster.fleet import Hand
 from jigsaw_jax.runtime.cluster.guests import Guests
@@ -40,6 +40,7 @@ class Ears:
 
     Attributes:
       metrics: of each update, until taken.
+      advantages: of each group of it, until taken.
       done: what workers say they have done.
       is_published: whether the samplers have, or are being sent, the learner's weights.
       learner_busy: when the learner computed.
@@ -67,6 +68,7 @@ class Ears:
         self._post = post
         self._say = say
         self.metrics: dict[int, dict[str, float]] = {}
+        self.advantages: dict[int, dict[GroupId, list[float]]] = {}
         self.done: set[str] = set()
         self.is_published = True
         self.learner_busy: collections.deque[tuple[float, float]]
@@ -129,6 +131,10 @@ class Ears:
         del beside
         event = self._event(records.UpdateStepped, values[0], hand)
         self.metrics[event.update] = wire.read(dict[str, float], values[1])
+        self.advantages[event.update] = {
+            GroupId(uid, draw): list(wire.read(tuple[float, ...], row))
+            for uid, draw, row in values[2]
+        }
         self.is_published = False
         self._roster.progressed()
         self._post(event)

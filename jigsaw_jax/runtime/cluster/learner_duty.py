@@ -21,13 +21,14 @@ from jigsaw_jax.records import (
     UpdateStepped,
 )
 from jigsaw_jax.runtime import wire
-from jigsaw_jax.runtime.build import build_learner, open_problems
+from jigsaw_jax.runtime.build import build_learner
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import leaves, offers
 from jigsaw_jax.runtime.cluster.outbox import Outbox
 from jigsaw_jax.runtime.compilations import CompilationCounter
 from jigsaw_jax.runtime.devices import prepare_devices
 from jigsaw_jax.runtime.export import export_policy
+from jigsaw_jax.runtime.inputs import open_inputs
 from jigsaw_jax.runtime.learner import LearnerWorker
 from jigsaw_jax.runtime.start import warm_up_policy
 from jigsaw_jax.runtime.threads import ThreadFailed, Turns
@@ -116,7 +117,7 @@ class LearnerDuty:
         if self._train.warm_up.updates:
             warm_up_policy(
                 self._train,
-                open_problems(self._train).source,
+                open_inputs(self._train).source,
                 self._learner,
                 say=lambda text: self._outbox.post("say", text),
             )
@@ -213,7 +214,7 @@ class LearnerDuty:
         self._worker.save(write)
 
     def _export(self, path: pathlib.Path) -> None:
-        tokenizer = open_problems(self._train).tokenizer
+        tokenizer = open_inputs(self._train).tokenizer
         export_policy(self._train, self._learner.params, tokenizer, path)
         self._outbox.post("done", "export")
 
@@ -224,7 +225,9 @@ class LearnerDuty:
         name, plain = type(event).__name__, wire.plain(event)
         if isinstance(event, UpdateStepped):
             metrics = self._worker.metrics.pop(event.update)
-            self._outbox.post("stepped", plain, metrics)
+            advantages = self._worker.advantages.pop(event.update)
+            rows = [[*group, row] for group, row in advantages.items()]
+            self._outbox.post("stepped", plain, metrics, rows)
         else:
             self._outbox.post("event", name, plain)
 

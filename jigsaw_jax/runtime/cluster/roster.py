@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jigsaw_jax import records
-from jigsaw_jax.runtime.build import RefusedError
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster.fleet import Fleet, Hand
 from jigsaw_jax.runtime.cluster.head import Head
 from jigsaw_jax.runtime.cluster.offers import Weights
 from jigsaw_jax.runtime.cluster.publishing import Publishing
 from jigsaw_jax.runtime.crew import CrewLostError
+from jigsaw_jax.runtime.inputs import RefusedError
 from jigsaw_jax.runtime.threads import ThreadFailed
 from jigsaw_jax.settings import Train
 from jigsaw_jax.store.files import StoreError

@@ -21,13 +21,14 @@ from jigsaw_jax.records import (
 )
 from jigsaw_jax.reward.pool import RewardPool
 from jigsaw_jax.runtime import wire
-from jigsaw_jax.runtime.build import build_engine, open_tokens
+from jigsaw_jax.runtime.build import build_engine
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import offers
 from jigsaw_jax.runtime.cluster.outbox import Lanes, Outbox
 from jigsaw_jax.runtime.compilations import CompilationCounter
 from jigsaw_jax.runtime.devices import prepare_devices
 from jigsaw_jax.runtime.evaluation import completion_text
+from jigsaw_jax.runtime.inputs import open_tokens
 from jigsaw_jax.runtime.publisher import Publisher
 from jigsaw_jax.runtime.sampler import SamplerWorker
 from jigsaw_jax.runtime.threads import ThreadFailed, Turns

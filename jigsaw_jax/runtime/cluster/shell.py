@@ -9,11 +9,11 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-from jigsaw_jax.runtime.build import open_problems
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster.head import Head
 from jigsaw_jax.runtime.control import Control
 from jigsaw_jax.runtime.crew import CrewLostError
+from jigsaw_jax.runtime.inputs import open_inputs
 from jigsaw_jax.runtime.payloads import Payloads
 from jigsaw_jax.runtime.progress import Progress
 from jigsaw_jax.runtime.record import Record
@@ -51,7 +51,7 @@ class ClusterRuntime:
 
     def run(self) -> int:
         """Train; 0 when the run ended or was stopped, 1 when it can't go on."""
-        problems = open_problems(self._train)
+        problems = open_inputs(self._train)
         self._head.open()
         # Imported with Ray, which is an extra.
         from jigsaw_jax.runtime.cluster.crew import ClusterCrew

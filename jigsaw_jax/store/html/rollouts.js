@@ -2,6 +2,7 @@
 
 function rolloutsSection(section, rollouts) {
   if (!rollouts.groups.length) return;
+  rewardRange = rangeOf(rollouts.groups);
   const state = { update: rollouts.updates[rollouts.updates.length - 1], sort: "order", text: "", group: null };
   const update = el("select", { "aria-label": "Update" }, el("option", { value: "" }, "all updates"),
     ...rollouts.updates.map((u) => el("option", { value: u }, `update ${u}`)));
@@ -65,11 +66,13 @@ function chosen(groups, state) {
   return value ? found.sort((a, b) => value(a) - value(b)) : found;
 }
 
-// The colour scale of rewards, from the lowest to the highest that the page holds.
-const rewardRange = (() => {
-  const values = data.rollouts.groups.flatMap(rewards);
+// The colour scale of rewards, from the lowest to the highest that are shown.
+let rewardRange = [0, 1];
+
+function rangeOf(groups) {
+  const values = groups.flatMap(rewards);
   return values.length ? [Math.min(...values), Math.max(...values)] : [0, 1];
-})();
+}
 
 function rewardColor(value) {
   if (!isNumber(value)) return "var(--g8)";
@@ -80,18 +83,22 @@ function rewardColor(value) {
 function entry(group, isCurrent, act) {
   return el("button", { "aria-current": String(isCurrent), onclick: act },
     el("div", { class: "prompt written" }, group.prompt.replace(/\s+/g, " ").slice(-90)),
-    el("div", { class: "row" }, `update ${group.update} · mean ${number(mean(rewards(group)), 2)}`,
+    el("div", { class: "row" }, `update ${group.update} · mean ${number(mean(rewards(group)), 2)}${dropped(group)}`,
       el("span", { class: "dots" }, ...group.members.map((m) => el("i", { style: `background:${rewardColor(m.reward)}` })))));
 }
 
 function groupView(group) {
   return [
     el("div", { class: "problem" },
-      el("div", { class: "quiet" }, `${group.task} · ${group.uid} · draw ${group.draw} · update ${group.update}`),
+      el("div", { class: "quiet" }, `${group.task} · ${group.uid} · draw ${group.draw} · update ${group.update}${dropped(group)}`),
       el("div", { class: "written" }, group.prompt),
       el("div", { class: "quiet written" }, `Reference answer: ${group.answer}`)),
     el("div", { class: "members" }, ...group.members.map(memberView)),
   ];
+}
+
+function dropped(group) {
+  return group.dropped ? ` · dropped: ${group.dropped}` : "";
 }
 
 function memberView(member) {

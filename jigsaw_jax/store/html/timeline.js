@@ -2,7 +2,8 @@
 
 const GUTTER = 74, AXIS = 26, LEARNER = 34, GAP = 26, HUES = 8;
 
-function timelineSection(section, shown) {
+// `first` is the round that is shown first, the middle one if it is left out.
+function timelineSection(section, shown, first = Math.floor(shown.rounds.length / 2)) {
   if (!shown.rounds.length) return;
   const canvas = el("canvas", { tabindex: "0", role: "img",
     "aria-label": "Timeline of learner and sampler slots; arrow keys move, plus and minus zoom" });
@@ -48,9 +49,20 @@ function timelineSection(section, shown) {
     lesson, canvas, legend(),
   );
   steer(canvas, view, { zoom, pan, paint, shown });
-  go(Math.floor(shown.rounds.length / 2));
+  go(first);
   new ResizeObserver(paint).observe(canvas);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
+  canvas.addEventListener("repaint", paint);
+  repaintWithScheme(canvas);
+}
+
+// On its own, and weak: a live page draws a new timeline each round, and must not keep
+// the old ones.
+function repaintWithScheme(canvas) {
+  const weak = new WeakRef(canvas);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    const still = weak.deref();
+    if (still) still.dispatchEvent(new Event("repaint"));
+  });
 }
 
 function extent(shown, round) {

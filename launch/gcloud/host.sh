@@ -1,0 +1,191 @@
+#!/usr/bin/env bash
+# What runs on a TPU VM's host; up.sh copies it there and run.sh calls it by ssh.
+#
+#   host.sh install REVISION                   unpack the package, make its environment
+#   host.sh revision                           what is installed
+#   host.sh token                              make Ray's token, once
+#   host.sh ray SLICE ROLE HEAD_ADDRESS        start Ray, or join it
+#   host.sh start RUN BUCKET EVERY_S WORD...   train, unless it already does
+#   host.sh state RUN                          none, running, or ended CODE
+#   host.sh stop RUN                           ask it to save and end, and wait
+#   host.sh log RUN LINES [follow]
+#
+# All of it lies below the home folder: jigsaw_jax/ and .ray/.
+set -euo pipefail
+
+HOME_DIR=$HOME/jigsaw_jax
+BIN=$HOME_DIR/.venv/bin
+# Ray looks for the token there, and speaks to nobody without it.
+export RAY_AUTH_MODE=token
+export RAY_USAGE_STATS_ENABLED=0
+
+say() { echo "$*" >&2; }
+
+install() {
+  local -r revision=$1
+  mkdir -p "$HOME_DIR" "$HOME/.ray"
+  chmod 700 "$HOME/.ray"
+  if [[ $(cat "$HOME_DIR/.installed" 2>/dev/null) == "$revision" ]]; then
+    say "revision $revision is installed"
+    return
+  fi
+  tar -xzf "$HOME/jigsaw_jax.tar.gz" -C "$HOME_DIR"
+  if [[ ! -x $BIN/python ]]; then
+    # The images of TPU VMs have Python 3.10; uv brings a newer one along.
+    if command -v python3.11 >/dev/null; then
+      python3.11 -m venv "$HOME_DIR/.venv"
+    else
+      python3 -m pip install --user --quiet uv
+      python3 -m uv venv --quiet --seed --python 3.11 "$HOME_DIR/.venv"
+    fi
+  fi
+  "$BIN/python" -m pip install --quiet -e "${HOME_DIR}[tpu,cluster]"
+  echo "$revision" >"$HOME_DIR/.installed"
+}
+
+token() {
+  if [[ -s $HOME/.ray/auth_token ]]; then return; fi
+  (umask 077 && "$BIN/python" -c 'import secrets; print(secrets.token_hex(32))' >"$HOME/.ray/auth_token")
+}
+
+start_ray() {
+  local -r slice=$1 role=$2 head=$3
+  local -r own=$(hostname -I | awk '{print $1}')
+  local try
+  local -a where=(--address="$head:6379")
+  chmod 600 "$HOME/.ray/auth_token"
+  if [[ $(cat "$HOME/.ray/joined" 2>/dev/null) == "$head" ]] && pgrep -x raylet >/dev/null; then
+    say "Ray runs here and knows $head"
+    return
+  fi
+  "$BIN/ray" get-auth-token --help >/dev/null 2>&1 ||
+    say "this Ray is older than 2.52 and has no tokens: only the private network guards it"
+  "$BIN/ray" stop --force >/dev/null 2>&1 || true
+  if [[ $own == "$head" ]]; then
+    where=(--head --port=6379 --dashboard-host=127.0.0.1)
+  fi
+  # By these resources the run tells roles and slices apart. A worker may come before
+  # the head is up.
+  for try in 1 2 3 4 5 6 7 8 9 10; do
+    if "$BIN/ray" start "${where[@]}" --node-ip-address="$own" --disable-usage-stats \
+      --resources="{\"jigsaw_$role\": 1, \"$slice\": 1}"; then
+      echo "$head" >"$HOME/.ray/joined"
+      return
+    fi
+    ((try < 10)) && sleep "${JIGSAW_POLL_S:-6}"
+  done
+  return 1
+}
+
+# Copy a run to the bucket so that each prefix of the copy can be resumed from.
+#
+# Checkpoints are whole once they have their name, so hard links hold them still; logs
+# only grow, and are copied after them. So the logs of the copy reach at least as far as
+# its checkpoints, in the snapshot and, as they go up first, in the bucket. What the run
+# has deleted goes last.
+sync_to() {
+  local -r run=$1 bucket=$2
+  local -r still=$HOME_DIR/.sync
+  rm -rf "$still" && mkdir -p "$still"
+  if [[ -d $run/checkpoints ]]; then cp -al "$run/checkpoints" "$still/checkpoints"; fi
+  rm -rf "$still"/checkpoints/saving-*
+  (cd "$run" && find . -mindepth 1 -maxdepth 1 ! -name checkpoints ! -name '.*' -exec cp -a {} "$still" \;)
+  gcloud storage rsync --recursive --exclude='^checkpoints/.*' "$still" "$bucket" &&
+    gcloud storage rsync --recursive "$still" "$bucket" &&
+    gcloud storage rsync --recursive --delete-unmatched-destination-objects "$still" "$bucket"
+}
+
+fetch_from() {
+  local -r run=$1 bucket=$2
+  if [[ -e $run/config.gin ]]; then return; fi
+  # An empty run must never be copied over one that is in the bucket.
+  if gcloud storage ls "$bucket/**" >/dev/null 2>&1; then
+    say "going on with what is in $bucket"
+    mkdir -p "$run"
+    gcloud storage rsync --recursive "$bucket" "$run"
+  fi
+}
+
+# The process that stays: main, and the copies beside it.
+supervise() {
+  local -r run=$1 bucket=$2 every_s=$3
+  local child code=0 left
+  shift 3
+  cd "$HOME_DIR"
+  if [[ -n $bucket ]]; then fetch_from "$run" "$bucket"; fi
+  "$BIN/python" -m jigsaw_jax.main "$@" --run_dir "$run" --cluster auto &
+  child=$!
+  # It saves and ends, and the loop below copies what it saved.
+  trap 'kill -TERM "$child" 2>/dev/null || true' TERM
+  while kill -0 "$child" 2>/dev/null; do
+    for ((left = every_s; left > 0; left--)); do
+      kill -0 "$child" 2>/dev/null || break
+      sleep 1 || true
+    done
+    if [[ -n $bucket && -d $run ]]; then
+      sync_to "$run" "$bucket" || say "the copy to $bucket failed; the next one follows"
+    fi
+  done
+  wait "$child" || code=$?
+  if [[ -n $bucket && -d $run ]] && ! sync_to "$run" "$bucket"; then
+    say "the last copy to $bucket failed: $run is on this host alone"
+    if ((code == 0)); then code=1; fi
+  fi
+  echo "$code" >"$run.exit"
+}
+
+is_running() { [[ -s $1.pid ]] && kill -0 "$(cat "$1.pid")" 2>/dev/null; }
+
+start() {
+  local -r run=$HOME_DIR/runs/$1
+  if is_running "$run"; then
+    say "$1 runs already"
+    return
+  fi
+  mkdir -p "$HOME_DIR/runs"
+  rm -f "$run.exit"
+  setsid nohup bash "$HOME/host.sh" supervise "$run" "${@:2}" >>"$run.log" 2>&1 </dev/null &
+  echo $! >"$run.pid"
+}
+
+state() {
+  local -r run=$HOME_DIR/runs/$1
+  if is_running "$run"; then
+    echo running
+  elif [[ -s $run.exit ]]; then
+    echo "ended $(cat "$run.exit")"
+  else
+    echo none
+  fi
+}
+
+stop() {
+  local -r run=$HOME_DIR/runs/$1
+  if ! is_running "$run"; then return; fi
+  kill -TERM "$(cat "$run.pid")"
+  while is_running "$run"; do sleep 1; done
+}
+
+log() {
+  if [[ -n ${3:-} ]]; then
+    tail -n "$2" -F "$HOME_DIR/runs/$1.log"
+  else
+    tail -n "$2" "$HOME_DIR/runs/$1.log"
+  fi
+}
+
+case ${1:-} in
+  install) install "$2" ;;
+  revision) cat "$HOME_DIR/.installed" ;;
+  token) token ;;
+  ray) start_ray "$2" "$3" "$4" ;;
+  start) start "${@:2}" ;;
+  supervise) supervise "${@:2}" ;;
+  state) state "$2" ;;
+  stop) stop "$2" ;;
+  log) log "${@:2}" ;;
+  *)
+    say "host.sh has no command '${1:-}'"
+    exit 2
+    ;;
+esac

@@ -1,0 +1,151 @@
+#!/usr/bin/env bash
+# Train on slices that up.sh made, and keep the run alive until it ends.
+#
+#   launch/gcloud/run.sh --project P --zone Z --gin configs/demo.gin
+#
+# --project P, --zone Z   where
+# --name NAME             of the job, as for up.sh (default: run)
+# --gin FILE              below configs/; repeat it for more
+# --set BINDING           as for jigsaw_jax.main; repeat it for more
+# --run NAME              of the run's folder (default: the last gin file's name)
+# --bucket B[/FOLDER]     copy the run there, and go on from there on a new host
+# --sync_s N              seconds between copies (default: 60)
+# --restarts N            times to start again a run that failed (default: 3)
+# --then_down             end all slices when the run has ended well
+# --iap                   connect through IAP
+# --dry_run               print each gcloud call, in order, and call none
+#
+# It watches: a slice that was preempted is asked for again and joins the run; when it
+# was the head's, the run goes on from the bucket. Ctrl-C ends the watching, not the run;
+# the same command takes it up again. Exit code: the run's.
+
+# shellcheck source=launch/gcloud/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+check_run() {
+  local file
+  ((${#GINS[@]})) || refuse "--gin must name a file"
+  for file in "${GINS[@]}"; do
+    [[ $file == configs/* && $file != *..* && -f $ROOT/$file ]] ||
+      refuse "--gin must be a file below configs/, written so, got '$file'"
+  done
+  RUN=${OPTION[run]:-$(basename "${GINS[-1]}" .gin)}
+  [[ $RUN =~ ^[A-Za-z0-9][A-Za-z0-9._-]*$ ]] || refuse "--run must be letters, digits, ., _ and -, got '$RUN'"
+  BUCKET=${OPTION[bucket]:-}
+  BUCKET=${BUCKET#gs://}
+  if [[ -n $BUCKET ]]; then check_bucket "$BUCKET"; fi
+  check_count sync_s "${OPTION[sync_s]:-60}"
+  [[ ${OPTION[restarts]:-3} =~ ^[0-9]+$ ]] || refuse "--restarts must be a number, got '${OPTION[restarts]}'"
+}
+
+# What stands is what is wanted from now on.
+adopt() {
+  local slice
+  survey
+  if ((DRY_RUN)); then
+    note "supposing one learner and one sampler slice, both ACTIVE"
+    STATE=([$HEAD]=ACTIVE [$PREFIX-sampler-0]=ACTIVE)
+  fi
+  for slice in $(printf '%s\n' "${!STATE[@]}" | sort); do
+    WANTED+=("$slice")
+    WANT_TYPE[$slice]=${TYPE[$slice]:-} WANT_TIER[$slice]=${TIER[$slice]:-on_demand}
+  done
+  if [[ -z ${STATE[$HEAD]:-} || " ${WANTED[*]} " != *"-sampler-"* ]]; then
+    refuse "the job '${OPTION[name]}' must have a learner and a sampler slice, got '${WANTED[*]}'; make them: launch/gcloud/up.sh $(options_again) --learner_type T --sampler_type T"
+  fi
+}
+
+start_run() {
+  local -a words=()
+  local word
+  for word in "${GINS[@]}"; do words+=(--gin "$word"); done
+  for word in "${SETS[@]}"; do words+=(--set "$word"); done
+  # A configuration may be tried without a commit.
+  vm_patiently scp --recurse "$ROOT/configs" "$HEAD:jigsaw_jax/" --worker=0 "${REACH[@]}" || return 1
+  on "$HEAD" 0 bash host.sh start "$RUN" "${BUCKET:+gs://$BUCKET/$RUN}" "${OPTION[sync_s]:-60}" "${words[@]}"
+}
+
+# run_state ANSWER_OF_A_DRY_RUN
+run_state() {
+  ask "$1" compute tpus tpu-vm ssh "$HEAD" --worker=0 --command="$(quoted bash host.sh state "$RUN")" "${REACH[@]}" "${WHERE[@]}" || echo unreachable
+}
+
+# Whatever was given back while we watched: install, join, and start anew if need be.
+recover() {
+  local slice
+  local -a fresh=()
+  for slice in "${!LOST[@]}"; do
+    if [[ ${STATE[$slice]:-} == ACTIVE ]]; then fresh+=("$slice"); fi
+  done
+  if ((!${#fresh[@]})); then return; fi
+  if [[ -n ${LOST[$HEAD]:-} ]]; then
+    # Nobody knows the new head's address: all join again, as soon as all are there.
+    all_active "${WANTED[@]}" || return 0
+    bring_up "${WANTED[@]}" && start_run || return 1
+    LOST=()
+  elif [[ ${STATE[$HEAD]} == ACTIVE ]]; then
+    bring_up "${fresh[@]}" || return 1
+    for slice in "${fresh[@]}"; do unset "LOST[$slice]"; done
+  fi
+}
+
+watch() {
+  local state slice restarts=${OPTION[restarts]:-3}
+  declare -gA LOST=()
+  note "again and again until the run has ended:"
+  while true; do
+    survey_patiently || return 1
+    repair || return 1
+    for slice in "${REPAIRED[@]}"; do LOST[$slice]=1; done
+    recover || say "a slice that came back did not join yet; trying again"
+    if [[ -z ${LOST[$HEAD]:-} ]]; then
+      state=$(run_state "ended 0")
+      case $state in
+        "ended 0" | "ended 130") return "${state#ended }" ;;
+        ended* | none)
+          if ((restarts-- <= 0)) || [[ $state == "ended 2" ]]; then
+            say "the run $state; its last lines: launch/gcloud/logs.sh $(options_again) --run $RUN"
+            return 1
+          fi
+          say "the run $state; starting it again, $restarts more times at most"
+          start_run || say "it could not be started; trying again"
+          ;;
+      esac
+    fi
+    sleep "$POLL_S"
+  done
+}
+
+main() {
+  parse_options "gin set run bucket sync_s restarts then_down" "$@"
+  check_run
+  adopt
+  if [[ -n $BUCKET ]]; then
+    ask "" storage buckets describe "gs://${BUCKET%%/*}" --project="${OPTION[project]}" --format="value(name)" >/dev/null ||
+      refuse "the bucket gs://${BUCKET%%/*} must exist; make it: $(quoted gcloud storage buckets create "gs://${BUCKET%%/*}" --project="${OPTION[project]}" --location="${OPTION[zone]%-*}")"
+  else
+    say "without --bucket a run does not outlive its head's host"
+  fi
+  trap 'rm -rf "$TMP"; warn_of_cost' EXIT
+  local revision=HEAD
+  if [[ ${STATE[$HEAD]} == ACTIVE && $(run_state none) == running ]]; then
+    say "$RUN runs already; watching it"
+    revision=$(ask HEAD compute tpus tpu-vm ssh "$HEAD" --worker=0 --command="bash host.sh revision" "${REACH[@]}" "${WHERE[@]}")
+    pack_source "$revision"
+  else
+    pack_source HEAD
+    wait_active
+    bring_up "${WANTED[@]}"
+    start_run
+  fi
+  local watch_code=0
+  watch || watch_code=$?
+  if ((watch_code == 0)) && [[ -n ${OPTION[then_down]:-} ]]; then
+    local -a words=(--project "${OPTION[project]}" --zone "${OPTION[zone]}" --name "${OPTION[name]}")
+    if ((DRY_RUN)); then words+=(--dry_run); fi
+    "$(dirname "${BASH_SOURCE[0]}")/down.sh" "${words[@]}"
+  fi
+  exit "$watch_code"
+}
+
+main "$@"

@@ -1,0 +1,230 @@
+"""What runs on a TPU VM's host, with stand-ins for gcloud, Ray and Python there."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+HOST = pathlib.Path(__file__).parents[2] / "launch" / "gcloud" / "host.sh"
+# Copies as `gcloud storage rsync` does, between folders; gs:// is a folder here.
+GCLOUD = """
+import json, pathlib, re, shutil, sys
+home = pathlib.Path(sys.argv[1])
+words = sys.argv[2:]
+with (home / "gcloud.log").open("a") as log:
+    log.write(json.dumps(words) + "\\n")
+def place(name):
+    if name.startswith("gs://"):
+        return home / "bucket" / name[5:].removesuffix("/**")
+    return pathlib.Path(name)
+if words[1] == "ls":
+    sys.exit(not place(words[2]).exists())
+source, target = map(place, [word for word in words[2:] if word[:2] != "--"])
+skip = next((w.split("=", 1)[1] for w in words if w.startswith("--exclude=")), "^$")
+own = {p.relative_to(source) for p in source.rglob("*") if p.is_file()}
+for name in sorted(own):
+    if not re.match(skip, str(name)):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source / name, target / name)
+if "--delete-unmatched-destination-objects" in words:
+    for path in [p for p in target.rglob("*") if p.is_file()]:
+        if path.relative_to(target) not in own:
+            path.unlink()
+"""
+# Stands for `python -m jigsaw_jax.main`: makes a run folder, goes on, ends on SIGTERM.
+MAIN = """
+import json, pathlib, signal, sys, time
+words = sys.argv[sys.argv.index("jigsaw_jax.main") + 1:]
+run = pathlib.Path(words[words.index("--run_dir") + 1])
+before = (run / "metrics.jsonl").read_text() if run.exists() else ""
+(run / "checkpoints" / "step-1").mkdir(parents=True, exist_ok=True)
+(run / "checkpoints" / "saving-2").mkdir(exist_ok=True)
+(run / "checkpoints" / "saving-2" / "half").write_text("x")
+(run / "config.gin").write_text("a")
+(run / "run.lock").write_text("{}")
+(run / "metrics.jsonl").write_text(before + "line\\n")
+(run / "checkpoints" / "step-1" / "whole").write_text("x")
+(run / "words.json").write_text(json.dumps(words))
+code = int(words[words.index("--code") + 1]) if "--code" in words else None
+def stop(*_):
+    (run / "checkpoints" / "step-2").mkdir()
+    (run / "checkpoints" / "step-2" / "whole").write_text("x")
+    sys.exit(130)
+signal.signal(signal.SIGTERM, stop)
+if code is None:
+    time.sleep(60)
+sys.exit(code)
+"""
+
+
+class Host:
+    """A home folder with stand-ins; `run` calls host.sh in it."""
+
+    def __init__(self, home):
+        self.home = home
+        self.package = home / "jigsaw_jax"
+        (home / ".ray").mkdir()
+        (home / "gcloud.py").write_text(GCLOUD)
+        (home / "main.py").write_text(MAIN)
+        python = f'exec {sys.executable} -I -S {home}/main.py "$@"'
+        self.program("jigsaw_jax/.venv/bin/python", python)
+        self.program("jigsaw_jax/.venv/bin/ray", f'echo "$@" >> {home}/ray.log')
+        self.program("bin/hostname", "echo 10.0.0.5 172.17.0.1")
+        self.program("bin/pgrep", f"test -e {home}/raylet")
+        self.program(
+            "bin/gcloud", f'exec {sys.executable} -I -S {home}/gcloud.py {home} "$@"'
+        )
+        (home / "host.sh").write_text(HOST.read_text())
+
+    def program(self, name, line):
+        path = self.home / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{line}\n")
+        path.chmod(0o755)
+
+    def run(self, *words):
+        environment = os.environ | {
+            "HOME": str(self.home),
+            "PATH": f"{self.home}/bin{os.pathsep}{os.environ['PATH']}",
+            "JIGSAW_POLL_S": "0",
+        }
+        return subprocess.run(
+            ["bash", HOST, *words],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def state(self):
+        return self.run("state", "demo").stdout.strip()
+
+    def wait(self, state):
+        deadline_s = time.monotonic() + 30
+        while self.state() != state:
+            assert time.monotonic() < deadline_s, self.state()
+            threading.Event().wait(0.05)
+
+    def bucket(self):
+        folder = self.home / "bucket" / "b" / "demo"
+        return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture
+def host(tmp_path):
+    one = Host(tmp_path)
+    yield one
+    one.run("stop", "demo")
+
+
+def test_a_run_is_started_once_stopped_and_copied(host):
+    assert host.state() == "none"
+    words = ("demo", "gs://b/demo", "1", "--set", "a = 'b c'")
+    assert host.run("start", *words).returncode == 0
+    assert host.state() == "running"
+    assert "runs already" in host.run("start", *words).stderr
+    run = host.package / "runs" / "demo"
+    deadline_s = time.monotonic() + 30
+    while "checkpoints/step-1/whole" not in host.bucket():
+        assert time.monotonic() < deadline_s
+        threading.Event().wait(0.05)
+    assert json.loads((run / "words.json").read_text()) == [
+        *("--set", "a = 'b c'", "--run_dir", str(run), "--cluster", "auto")
+    ]
+    host.run("stop", "demo")
+    assert host.state() == "ended 130"
+    # What it saved on its way out is in the bucket, half a checkpoint is not.
+    assert host.bucket() == {
+        "config.gin",
+        "metrics.jsonl",
+        "run.lock",
+        "words.json",
+        "checkpoints/step-1/whole",
+        "checkpoints/step-2/whole",
+    }
+
+
+def test_a_new_host_goes_on_from_the_bucket_and_never_empties_it(host):
+    kept = host.home / "bucket" / "b" / "demo"
+    (kept / "checkpoints" / "step-9").mkdir(parents=True)
+    (kept / "checkpoints" / "step-9" / "whole").write_text("x")
+    (kept / "config.gin").write_text("a")
+    (kept / "metrics.jsonl").write_text("old\n")
+    host.run("start", "demo", "gs://b/demo", "1", "--code", "0")
+    host.wait("ended 0")
+    run = host.package / "runs" / "demo"
+    assert (run / "metrics.jsonl").read_text() == "old\nline\n"
+    assert "checkpoints/step-9/whole" in host.bucket()
+
+
+def test_a_copy_holds_logs_before_checkpoints_and_deletes_last(host):
+    host.run("start", "demo", "gs://b/demo", "600", "--code", "3")
+    host.wait("ended 3")
+    rows = (host.home / "gcloud.log").read_text().splitlines()
+    calls = [json.loads(row) for row in rows]
+    copies = [call for call in calls if call[1] == "rsync"][-3:]
+    assert "--exclude=^checkpoints/.*" in copies[0]
+    assert not [word for word in copies[1] if "delete" in word or "exclude" in word]
+    assert "--delete-unmatched-destination-objects" in copies[2]
+
+
+def test_a_run_that_can_t_be_copied_does_not_end_well(host):
+    host.program("bin/gcloud", "exit 1")
+    host.run("start", "demo", "gs://b/demo", "1", "--code", "0")
+    host.wait("ended 1")
+    log = host.run("log", "demo", "5").stdout
+    assert "is on this host alone" in log
+
+
+@pytest.mark.parametrize(
+    ("head", "first"),
+    [
+        ("10.0.0.5", "--head --port=6379 --dashboard-host=127.0.0.1"),
+        ("10.0.0.9", "--address=10.0.0.9:6379"),
+    ],
+)
+def test_ray_binds_to_the_private_address_and_starts_once(host, head, first):
+    (host.home / ".ray" / "auth_token").write_text("t")
+    assert host.run("ray", "s-0", "sampler", head).returncode == 0
+    started = (host.home / "ray.log").read_text().splitlines()[-1]
+    assert started == (
+        f"start {first} --node-ip-address=10.0.0.5 --disable-usage-stats "
+        '--resources={"jigsaw_sampler": 1, "s-0": 1}'
+    )
+    assert (host.home / ".ray" / "auth_token").stat().st_mode & 0o777 == 0o600
+    (host.home / "raylet").touch()
+    assert "Ray runs here" in host.run("ray", "s-0", "sampler", head).stderr
+    # A head with another address is another cluster.
+    host.run("ray", "s-0", "sampler", "10.0.0.7")
+    last = (host.home / "ray.log").read_text().splitlines()[-1]
+    assert "--address=10.0.0.7:6379" in last
+
+
+def test_ray_gives_up_where_no_head_answers(host):
+    (host.home / ".ray" / "auth_token").write_text("t")
+    host.program("jigsaw_jax/.venv/bin/ray", "exit 1")
+    done = host.run("ray", "s-0", "sampler", "10.0.0.9")
+    assert done.returncode == 1
+    assert "has no tokens" in done.stderr
+    assert not (host.home / ".ray" / "joined").exists()
+
+
+def test_a_revision_is_installed_once(host):
+    source = host.home / "source"
+    source.mkdir()
+    (source / "pyproject.toml").write_text("x")
+    archive = host.home / "jigsaw_jax.tar.gz"
+    subprocess.run(["tar", "-czf", archive, "-C", source, "."], check=True)
+    host.program("jigsaw_jax/.venv/bin/python", f'echo "$@" >> {host.home}/pip.log')
+    for revision in ("a1", "a1", "b2"):
+        assert host.run("install", revision).returncode == 0
+    installed = (host.home / "pip.log").read_text().splitlines()
+    assert installed == [f"-m pip install --quiet -e {host.package}[tpu,cluster]"] * 2
+    assert host.run("revision").stdout == "b2\n"
+    assert (host.package / "pyproject.toml").exists()

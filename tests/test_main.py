@@ -37,6 +37,7 @@ def children_s():
         (["--gin", BENCH, "--set", "Train.updates = 'x'"], "must be int"),
         (["--gin", "configs/dmo.gin"], "did you mean configs/demo.gin?"),
         (["--gin", BENCH, "--run_dir", "tests"], "must be empty or hold a run"),
+        (["--gin", BENCH, "--cluster", "local:1"], "N at least 2"),
     ],
 )
 def test_a_refusal_is_exit_2_and_one_line(args, message, capsys, monkeypatch):

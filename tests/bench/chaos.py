@@ -59,7 +59,8 @@ class Run:
             args.gin,
             *flags,
         ]
-        self._log = (folder / "log").open("ab")
+        self._path = folder / "log"
+        self._log = self._path.open("ab")
         self.start()
 
     def start(self) -> None:
@@ -68,12 +69,11 @@ class Run:
         )
 
     def updates(self) -> int:
-        """Updates made, those that were made again among them."""
-        total = 0
-        for name in ("metrics.jsonl", "metrics.rewound.jsonl"):
-            path = self.dir / name
-            total += path.read_bytes().count(b"\n") if path.exists() else 0
-        return total
+        """Updates shown so far, those that were made again among them.
+
+        The output only grows; lines of the logs move aside when a run goes back.
+        """
+        return self._path.read_bytes().count(b"\nupdate ")
 
     def wait_for(self, is_so: object, within_s: float = SURVIVE_S) -> bool:
         end_s = time.monotonic() + within_s

@@ -35,13 +35,16 @@ def runs(tmp_path_factory):
     assert whole.run() == 0
     crew = whole.control._crew
     assert isinstance(crew, LocalCrew)
-    return folder, crew._team.parts.learner.abstract_state()
+    learner = crew._team.parts.learner
+    # The last update's weights are not published, so both are in the checkpoint.
+    state, params = learner.abstract_state(), learner.abstract_params()
+    return folder, {"learner": state, "published": params}
 
 
 def arrays(path, abstract):
     checkpoints = Checkpoints(path / "checkpoints", read_only=True)
     assert checkpoints.latest_step() == 4
-    restored, _ = checkpoints.restore(4, {"learner": abstract})
+    restored, _ = checkpoints.restore(4, abstract)
     checkpoints.close()
     return restored
 

@@ -7,7 +7,6 @@ Nothing here imports jax. Payloads (tokens, logprobs, text) travel in `Prompt` a
 
 import dataclasses
 import enum
-import hashlib
 from typing import Any, Generic, NamedTuple, TypeVar
 
 SampleT = TypeVar("SampleT")
@@ -154,18 +153,6 @@ class Group(Generic[SampleT]):
     prompt: Prompt
     samples: tuple[SampleT, ...]
     scores: tuple[Score, ...]
-
-
-def key_words(seed: int, pipeline: str, sample_id: SampleId) -> tuple[int, int]:
-    """Two uint32 words of the PRNG key of a sample.
-
-    They depend on (run seed, pipeline, uid, draw, sample) alone: never on the slot,
-    the worker, the attempt or the time. The position is folded in on device.
-    """
-    uid, draw, sample = sample_id
-    text = f"{seed}\x00{pipeline}\x00{uid}\x00{draw}\x00{sample}"
-    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
 
 # Events: what the shells tell a scheduling machine. `now_s` is the shell's clock.

@@ -14,12 +14,11 @@ from jigsaw_jax.records import (
     SampleId,
     SampleStarted,
     StepTimed,
-    key_words,
 )
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.intervals import Intervals
 from jigsaw_jax.runtime.threads import CommandThread, Turns
-from jigsaw_jax.sample.loop import LoopReport, SampleLoop, SampleRequest
+from jigsaw_jax.sample.loop import LoopReport, SampleLoop, SampleRequest, key_words
 from jigsaw_jax.settings import Sampler, Train
 
 

@@ -11,6 +11,7 @@ change of weights, and every token carries the version that sampled it.
 
 import collections
 import dataclasses
+import hashlib
 import itertools
 from collections.abc import Sequence
 
@@ -41,7 +42,7 @@ class SampleRequest:
       id: its identity.
       attempt: which delivery of the draw.
       prompt_tokens: token ids of the prompt.
-      key_words: see `records.key_words`.
+      key_words: see `key_words` below.
       new_tokens_max: cap on sampled tokens, the stop token included.
       temperature: 0 is greedy.
       top_k: 0 keeps all.
@@ -56,6 +57,18 @@ class SampleRequest:
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+
+
+def key_words(seed: int, pipeline: str, sample_id: SampleId) -> tuple[int, int]:
+    """Two uint32 words of the PRNG key of a sample.
+
+    They depend on (run seed, pipeline, uid, draw, sample) alone: never on the slot,
+    the worker, the attempt or the time. The position is folded in on device.
+    """
+    uid, draw, sample = sample_id
+    text = f"{seed}\x00{pipeline}\x00{uid}\x00{draw}\x00{sample}"
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

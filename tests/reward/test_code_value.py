@@ -34,7 +34,7 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize("value", VALUES, ids=repr)
+@pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
 def test_a_value_equals_itself_and_no_other(value):
     for other in VALUES:
         # Python's own == is the reference, and True == 1 is not among the pairs.

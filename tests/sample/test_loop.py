@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jigsaw_jax.records import FinishReason, SampleId, key_words
+from jigsaw_jax.records import FinishReason, SampleId
 from jigsaw_jax.sample import loop as loops
-from jigsaw_jax.sample.loop import SampleLoop, SampleRequest
+from jigsaw_jax.sample.loop import SampleLoop, SampleRequest, key_words
 from tests.sample import tiny
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from jigsaw_jax import mesh as meshes
 from jigsaw_jax import settings as settings_of
-from jigsaw_jax.records import SampleId, key_words
+from jigsaw_jax.records import SampleId
 from jigsaw_jax.sample.engine import Engine
-from jigsaw_jax.sample.loop import SampleLoop, SampleRequest
+from jigsaw_jax.sample.loop import SampleLoop, SampleRequest, key_words
 from jigsaw_jax.sample.pages import PageTable
 from jigsaw_jax.sample.state import SlotRequest
 from tests.sample import tiny

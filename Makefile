@@ -48,7 +48,7 @@ clean:
 	"environment; on Debian: apt-get install python3-venv" >&2; exit 1; }
 
 .venv/run.stamp: pyproject.toml | .venv/bin/python
-	@$(PIP) -e .
+	@$(PIP) -e '.[cluster]'
 	@touch $@
 
 .venv/dev.stamp: pyproject.toml | .venv/bin/python

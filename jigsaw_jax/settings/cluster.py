@@ -90,9 +90,6 @@ def check_cluster(
         return
     rules = {
         "Pipeline.mode must not be 'async'": pipeline.mode != "async",
-        "Pipeline.groups_per_update must be Pipeline.groups_per_round (the samplers "
-        "hold the update's weights then)": pipeline.groups_per_update
-        == pipeline.groups_per_round,
         "Pipeline.reduction must be 'arrival' (sums are made in two places)": (
             pipeline.reduction == "arrival"
         ),

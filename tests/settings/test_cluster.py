@@ -46,7 +46,6 @@ def test_async_counts_the_groups_that_may_be_stale_too():
 @pytest.mark.parametrize(
     ("pipeline", "text"),
     [
-        ({"size": 2}, "groups_per_update"),
         ({"reduction": "ordered"}, "reduction"),
         ({"mode": "async", "staleness_max": 1}, "mode"),
     ],

@@ -225,7 +225,9 @@ class ClusterCrew:
     def accumulate(self, groups: Sequence[Group], update: int) -> None:
         """Tell the learner, and a helper if there is one, where whole groups lie."""
         with self._roster.lock:
-            helper = self._roster.helper()
+            # Samplers have the weights of a round's first update, and of no other.
+            is_first = update == self.pipeline.version_updates
+            helper = self._roster.helper() if is_first else None
             own, helped = self._shares.hand(groups, has_helper=helper is not None)
             if own:
                 _hand_over(self._roster.learner, own, update)

@@ -12,8 +12,8 @@ import pytest
 
 from jigsaw_jax.runtime.local import LocalCrew, LocalRuntime
 from jigsaw_jax.store.checkpoint import Checkpoints
-from tests.runtime.cluster.two_runs import train_of
-from tests.runtime.test_local import rollouts
+from tests.runtime.cluster.two_runs import helped_of, train_of
+from tests.runtime.test_local import assert_close, rollouts
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).parents[3]
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """The two runs, and the same in this process as `whole`, and its state's shapes."""
+    """The runs, the first in this process as `whole`, and its state's shapes."""
     folder = tmp_path_factory.mktemp("runs")
     command = [sys.executable, "-m", "tests.runtime.cluster.two_runs", str(folder)]
     done = subprocess.run(
@@ -62,6 +62,27 @@ def test_every_sample_and_weight_is_that_of_one_process_bit_for_bit(runs, name):
         np.testing.assert_array_equal,
         arrays(folder / name, abstract),
         arrays(folder / "whole", abstract),
+    )
+
+
+def test_sums_of_a_sampler_that_turned_to_gradients_count_as_the_learner_s_own(
+    runs, tmp_path
+):
+    folder, abstract = runs
+    alone = LocalRuntime(helped_of(), run_dir=tmp_path, resume=True, operative="")
+    assert alone.run() == 0
+    workers = summary(folder / "helped")["workers"]
+    assert {worker["name"]: worker["role"] for worker in workers} == {
+        "learner": "train",
+        "sampler-0": "sample+train",
+        "sampler-1": "sample",
+    }
+    assert rollouts(folder / "helped") == rollouts(tmp_path)
+    # Four Adam steps of 1e-2 on gradients that differ by their order of summation.
+    assert_close(
+        arrays(folder / "helped", abstract)["learner"]["params"],
+        arrays(tmp_path, abstract)["learner"]["params"],
+        1e-5,
     )
 
 

@@ -1,9 +1,10 @@
-"""Two runs over processes on one Ray, in a process of its own: Ray forks, JAX minds.
+"""Three runs over processes on one Ray, in a process of its own: Ray forks, JAX minds.
 
 python -m tests.runtime.cluster.two_runs FOLDER
 
 FOLDER/one is `local:2`. FOLDER/two is `local:3`, of which a sampler is killed behind
-the first update and the learner behind the third.
+the first update and the learner behind the third. In FOLDER/helped, `local:3` too, a
+sampler takes gradients from the second round on.
 """
 
 import dataclasses
@@ -23,6 +24,13 @@ from tests.runtime.test_local import make_train
 def train_of():
     train = make_train(updates=4, reduction="ordered")
     return dataclasses.replace(train, cluster=settings.Cluster(heartbeat_s=20.0))
+
+
+def helped_of(**cluster):
+    train = make_train(updates=4)
+    return dataclasses.replace(
+        train, cluster=settings.Cluster(heartbeat_s=20.0, **cluster)
+    )
 
 
 def pid_of(path, worker):
@@ -48,10 +56,8 @@ def kill_behind(path, victims):
     Progress.show = show_and_kill
 
 
-def run(path, address):
-    runtime = ClusterRuntime(
-        train_of(), address, run_dir=path, resume=True, operative=""
-    )
+def run(path, address, train):
+    runtime = ClusterRuntime(train, address, run_dir=path, resume=True, operative="")
     return runtime.run()
 
 
@@ -59,9 +65,11 @@ def main(folder):
     head = Head("local:2", train_of())
     head.open()
     try:
-        assert run(folder / "one", "local:2") == 0
+        assert run(folder / "one", "local:2", train_of()) == 0
+        helped = helped_of(role_switch_after=1)
+        assert run(folder / "helped", "local:3", helped) == 0
         kill_behind(folder / "two", {0: "sampler-0", 2: "learner"})
-        assert run(folder / "two", "local:3") == 0
+        assert run(folder / "two", "local:3", train_of()) == 0
     finally:
         head.close()
 

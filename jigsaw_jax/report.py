@@ -3,6 +3,7 @@
 import argparse
 import datetime
 import pathlib
+import signal
 import sys
 
 from jigsaw_jax.store import page, perfetto
@@ -54,6 +55,8 @@ def _serve(run: RunDir, *, host: str, port: int) -> int:
             f"{reason}\n"
         )
         return 2
+    # A shell starts what it puts in the background with Ctrl-C ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.stdout.write(f"following {run.path} at {server.url}\nCtrl-C ends it\n")
     sys.stdout.flush()
     try:

@@ -58,7 +58,10 @@ def test_live_serves_until_ctrl_c_and_says_where(tmp_path):
         with urllib.request.urlopen(f"{url}metrics", timeout=30) as answer:
             assert b'state="not begun"} 1' in answer.read()
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        try:
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

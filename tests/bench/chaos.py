@@ -24,7 +24,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from jigsaw_jax.schedule.ledger import Ledger
 from jigsaw_jax.store.checkpoint import Checkpoints
@@ -75,10 +75,10 @@ class Run:
         """
         return self._path.read_bytes().count(b"\nupdate ")
 
-    def wait_for(self, is_so: object, within_s: float = SURVIVE_S) -> bool:
+    def wait_for(self, is_so: Callable[[], bool], within_s: float = SURVIVE_S) -> bool:
         end_s = time.monotonic() + within_s
         while time.monotonic() < end_s:
-            if is_so():  # type: ignore[operator]
+            if is_so():
                 return True
             if self.process.poll() is not None:
                 return False

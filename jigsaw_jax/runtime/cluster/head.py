@@ -73,6 +73,7 @@ class Head:
             # address of 127.0.0.1 is replaced by the host's own. Read at the import.
             os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
             # Workers would give way to every other process, by 15 steps of nice.
+            # Ray reads the name in this very case.
             os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
         try:
             import ray

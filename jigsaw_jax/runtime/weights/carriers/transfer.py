@@ -70,6 +70,7 @@ class TransferCarrier:
         """Offer the pieces where they are, once for each receiver."""
         del deadline_s
         arrays = jax.device_put([p for p in pieces if len(p)], self._device)
+        # The server takes local time and ignores a zone.
         until = datetime.datetime.now() + datetime.timedelta(seconds=self._offer_s)  # noqa: DTZ005
         ids = []
         try:

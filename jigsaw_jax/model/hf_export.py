@@ -131,6 +131,8 @@ def _write_weights(
         total += sum(tensor.nbytes for tensor in tensors.values())
         weight_map |= dict.fromkeys(tensors, name)
         save_file(tensors, folder / name, metadata={"format": "pt"})
+        # The library lets only the owner read it; the folder has what the umask leaves.
+        (folder / name).chmod(folder.stat().st_mode & 0o666)
     if len(files) > 1:
         index = {"metadata": {"total_size": total}, "weight_map": weight_map}
         _write_json(folder / INDEX, index)

@@ -45,6 +45,7 @@ class Folder:
         whole = _read_json(self._path, CONFIG)
         self.config: Mapping[str, Any] = whole.get("text_config", whole)
         self._is_part = "text_config" in whole
+        _check_unquantised(self._path / CONFIG, whole, self.config)
         self.family: Family = family_of_config(self.config)
         self.decoder = self.family.decoder(self.config)
         self._files = [self._path / name for name in _file_names(self._path)]
@@ -101,6 +102,19 @@ class Folder:
                 if own.startswith(prefix):
                     return plain + own.removeprefix(prefix)
         return own
+
+
+def _check_unquantised(path: pathlib.Path, *configs: Mapping[str, Any]) -> None:
+    """Packed integers and their scales are no weights that we could train."""
+    for config in configs:
+        found = config.get("quantization_config")
+        if found:
+            method = found.get("quant_method") if isinstance(found, dict) else found
+            raise ValueError(
+                f"{path}: quantization_config must be absent, got {method!r}; take the "
+                "model's folder in bfloat16 or float32, or a GGUF file of it with "
+                "Weights.source = 'gguf'"
+            )
 
 
 def _file_names(path: pathlib.Path) -> list[str]:

@@ -5,6 +5,7 @@ That the numbers are those of transformers is the matter of tests/parity.
 
 import dataclasses
 import json
+import os
 
 import jax
 import jax.numpy as jnp
@@ -183,6 +184,29 @@ def test_a_file_that_is_cut_off_is_refused(written):
     path.write_bytes(b"version https://git-lfs")
     with pytest.raises(ValueError, match="must be a safetensors file"):
         Folder(folder).check(QWEN3)
+
+
+@pytest.mark.parametrize("is_part", [False, True], ids=["text", "part"])
+def test_a_quantised_folder_is_refused_with_what_to_take_instead(written, is_part):
+    folder, _ = written
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4}
+    whole = {"model_type": "gemma3", "text_config": config} if is_part else config
+    path.write_text(json.dumps(whole))
+    with pytest.raises(ValueError, match="quantization_config must be absent, got 'g"):
+        Folder(folder)
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_exported_files_can_be_read_by_whom_the_umask_lets(tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        export_folder(tmp_path / "out", LLAMA, random_params(LLAMA))
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.glob("out/*")}
+    assert modes == {"config.json": mode, "model.safetensors": mode}
 
 
 def test_a_decoder_of_another_model_is_refused_with_what_differs(written):

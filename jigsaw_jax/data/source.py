@@ -129,14 +129,19 @@ class PromptSource:
           check: says what is wrong with a row.
 
         Raises:
-          ValueError: what `check` said of the first such row, and where it stands.
+          ValueError: what `check` said of the first such row, where it stands, and
+            how many there are.
         """
+        refused = []
         for index in self._row_indices:
             row = self._rows[index]
             try:
                 check(row)
             except ValueError as error:
-                raise ValueError(f"{row.where}: {error}") from None
+                refused.append(f"{row.where}: {error}")
+        if refused:
+            more = f" ({len(refused)} rows are refused)" if len(refused) > 1 else ""
+            raise ValueError(refused[0] + more)
 
     def pair(
         self, position: int, solution: str

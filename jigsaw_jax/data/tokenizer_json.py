@@ -96,7 +96,8 @@ def _template(folder: pathlib.Path, config: dict[str, Any]) -> str:
         return beside.read_text(encoding="utf-8")
     template = config.get("chat_template")
     if isinstance(template, list):
-        template = {entry["name"]: entry["template"] for entry in template}["default"]
+        named = {entry["name"]: entry["template"] for entry in template}
+        template = named.get("default")
     if template is None:
         raise ValueError(
             f"Tokenizer.chat must be False: {folder} holds no chat template, got True"

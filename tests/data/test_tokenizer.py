@@ -130,6 +130,26 @@ def test_a_model_without_bos_gets_none(tmp_path):
     assert tokenizer.encode_prompt("hi")[0] == tokenizer.encode("hi")
 
 
+def test_ids_beyond_a_gap_are_below_the_size_and_those_in_it_unknown(tmp_path):
+    _json_tokenizer(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    content = json.loads(path.read_text())
+    for added in content["added_tokens"]:
+        added["id"] += 22
+        content["model"]["vocab"][added["content"]] = added["id"]
+    path.write_text(json.dumps(content))
+    tokenizer = open_tokenizer(settings.Tokenizer(kind="json", path=str(path)))
+    assert tokenizer.vocab_size == 121
+    a = tokenizer.encode("a")[0]
+    assert tokenizer.decode((a, 117, 120, 121)) == "a\ufffd<s>\ufffd"
+
+
+def test_templates_of_which_none_is_the_default_are_refused(tmp_path):
+    named = [{"name": "tool_use", "template": CHATML}]
+    with pytest.raises(ValueError, match=r"Tokenizer\.chat must be False"):
+        _json_tokenizer(tmp_path, template=named)
+
+
 def test_a_chat_template_is_refused_where_there_is_none():
     with pytest.raises(ValueError, match=r"Tokenizer\.chat must be False"):
         open_tokenizer(settings.Tokenizer(kind="bytes", chat=True))

@@ -109,7 +109,8 @@ class PromptSource:
         for index in self._row_indices:
             row = self._rows[index]
             text = self._text(row)
-            if text and len(text.encode()) + around <= tokens_max:
+            # Of white space alone some tokenizers make no token.
+            if text.strip() and len(text.encode()) + around <= tokens_max:
                 continue
             num = len(self._tokenizer.encode_prompt(text)[0])
             if not 1 <= num <= tokens_max:

@@ -70,7 +70,7 @@ def export_folder(
     kept = kept.get("text_config", kept)
     family = FAMILIES.get(kept.get("model_type"), None) or family_of(decoder)
     stored = jnp.dtype(dtype or decoder.param_dtype)
-    known = {"rope_parameters", "rope_scaling", "torch_dtype", "layer_types"}
+    known = {"rope_parameters", "rope_scaling", "torch_dtype", "dtype", "layer_types"}
     config = {key: value for key, value in kept.items() if key not in known}
     config |= family.config(decoder)
     config["torch_dtype"] = stored.name

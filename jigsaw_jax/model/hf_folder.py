@@ -129,7 +129,10 @@ def _check_unquantised(path: pathlib.Path, *configs: Mapping[str, Any]) -> None:
 def _file_names(path: pathlib.Path) -> list[str]:
     """Safetensors files of the folder, all of them there."""
     if (path / INDEX).is_file():
-        names = sorted(set(_read_json(path, INDEX)["weight_map"].values()))
+        weight_map = _read_json(path, INDEX).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise ValueError(f"{path / INDEX} must have a weight_map, got {weight_map}")
+        names = sorted(set(weight_map.values()))
         missing = [name for name in names if not (path / name).is_file()]
         if missing:
             raise ValueError(
@@ -138,7 +141,10 @@ def _file_names(path: pathlib.Path) -> list[str]:
             )
         return names
     if not (path / SINGLE).is_file():
-        raise ValueError(f"{path} must have {SINGLE} or {INDEX}, got neither")
+        raise ValueError(
+            f"{path} must have {SINGLE} or {INDEX}, got neither; transformers writes "
+            "them from older files: from_pretrained, then save_pretrained"
+        )
     return [SINGLE]
 
 

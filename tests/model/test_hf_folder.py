@@ -186,6 +186,13 @@ def test_a_file_that_is_cut_off_is_refused(written):
         Folder(folder).check(QWEN3)
 
 
+def test_an_index_without_a_map_is_refused(written):
+    folder, _ = written
+    (folder / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(ValueError, match="index.json must have a weight_map, got None"):
+        Folder(folder)
+
+
 @pytest.mark.parametrize("is_part", [False, True], ids=["text", "part"])
 def test_a_quantised_folder_is_refused_with_what_to_take_instead(written, is_part):
     folder, _ = written

@@ -19,7 +19,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import (
+    ActorUnavailableError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+)
 
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
@@ -366,6 +371,10 @@ def _reason(error: RayError) -> str:
     found = re.search(r"is dead because ([^.:\n]+)", str(error))
     if found:
         return found[1]
+    if isinstance(error, ActorUnavailableError):
+        return "it can't be reached"
+    if isinstance(error, RayActorError):
+        return "its process has ended"
     return str(error).strip().split("\n")[0] or type(error).__name__
 
 

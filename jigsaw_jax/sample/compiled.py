@@ -58,7 +58,9 @@ def limits_of(
             kv_dtype=sampler.kv_dtype,
             replicas=replicas,
             tensor=mesh.shape["tensor"],
-            kernel=paged.has_kernel(decoder, platform, sampler.kv_dtype),
+            kernel=paged.has_kernel(
+                decoder, platform, sampler.kv_dtype, mesh.shape["tensor"]
+            ),
         )
     elif replicas > 1:
         raise ValueError(

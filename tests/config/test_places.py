@@ -107,7 +107,7 @@ def test_missing_files_and_packages_are_refused_with_the_fix(tmp_path, monkeypat
     (tmp_path / "model").mkdir()
     (tmp_path / "model/tokenizer.json").write_text("{}")
     folder = load("Tokenizer.kind = 'json'", "Tokenizer.path = 'model'").train
-    with pytest.raises(config.ConfigError, match="take 'model/tokenizer.json'"):
+    with pytest.raises(config.ConfigError, match=r"take 'model/tokenizer\.json'"):
         places.check_files(folder)
     (tmp_path / "problems.jsonl").write_text("")
     places.check_files(missing)

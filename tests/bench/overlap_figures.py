@@ -82,6 +82,9 @@ def table(found: dict[str, dict[str, list[float]]]) -> str:
     """Medians, and smallest and largest, a row a number."""
     lines = [f"{'':26}" + "".join(f"{arm:>24}" for arm in found)]
     for name, label in ROWS.items():
+        if not any(numbers[name] for numbers in found.values()):
+            # A run of one round publishes nothing.
+            continue
         cells = []
         for numbers in found.values():
             values = numbers[name]

@@ -13,8 +13,6 @@ from typing import Any
 
 import ray
 
-from jigsaw_jax.runtime import wire
-
 
 class Worker:
     """One process of a run; made by Ray.
@@ -44,7 +42,7 @@ class Worker:
           batch: JSON: a number in sequence, and commands.
           refs: objects that they name.
         """
-        self._desk.queue(wire.from_bytes(batch), refs)
+        self._desk.queue(batch, refs)
 
     @ray.method(concurrency_group="messages", num_returns=3)
     def drain(self, timeout_s: float) -> tuple[bytes, bytes, list[Any]]:

@@ -74,7 +74,7 @@ class ClusterCrew:
         self._fleet = fleet
         self._roster = roster
         self._post = post
-        self._pool = RewardPool(train.reward)
+        self._pool = RewardPool(train.reward, on_failed=roster.fail)
         self._register = Register()
         self._guests = Guests(roster)
         self._shares = Shares()
@@ -112,7 +112,7 @@ class ClusterCrew:
         self._fleet.listen(
             self._ears.hear,
             self._roster.lost,
-            self._post,
+            lambda failed: self._roster.fail(failed.error),
             self._roster.look_around,
         )
         self._roster.open(

@@ -1,6 +1,7 @@
 """What the controller keeps of a run over processes, without a process."""
 
 import pytest
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
 from jigsaw_jax.records import (
     FinishReason,
@@ -16,7 +17,7 @@ from jigsaw_jax.records import (
 )
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
-from jigsaw_jax.runtime.cluster import remote
+from jigsaw_jax.runtime.cluster import fleet, remote
 from jigsaw_jax.runtime.cluster.head import ClusterError, num_local
 from jigsaw_jax.runtime.cluster.offers import Weights
 from jigsaw_jax.runtime.cluster.outbox import Outbox
@@ -227,3 +228,16 @@ def test_an_address_is_a_number_of_local_workers_or_of_a_cluster():
 def test_a_local_cluster_has_at_least_two_workers(address):
     with pytest.raises(ClusterError, match="at least 2"):
         num_local(address)
+
+
+# A worker's own errors.
+
+
+def test_an_error_of_a_worker_s_own_code_is_no_loss():
+    trace = RayTaskError("drain", "Traceback: ZeroDivisionError", ZeroDivisionError())
+    assert fleet._is_fault(trace)
+    assert fleet._is_fault(ActorDiedError(trace))
+    assert not fleet._is_fault(ActorDiedError())
+    assert not fleet._is_fault(ActorUnavailableError("no answer", None))
+    assert fleet._reason(ActorDiedError()) == "its process has ended"
+    assert fleet._reason(ActorUnavailableError("no", None)) == "it can't be reached"

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import traceback
+from typing import Any
 
 from jigsaw_jax import settings
 from jigsaw_jax.runtime.control import Control
@@ -64,8 +65,8 @@ def make_faulty(owner, path, name):
 class Scene:
     """What a fault may be put into, by the first word of its path."""
 
-    control: Control
-    fleet: object = None
+    control: Any
+    fleet: Any = None
 
     @property
     def team(self):

@@ -1,5 +1,7 @@
 """What the controller keeps of a run over processes, without a process."""
 
+import threading
+
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
@@ -18,6 +20,7 @@ from jigsaw_jax.records import (
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import fleet, remote
+from jigsaw_jax.runtime.cluster.desk import wait_until_forsaken
 from jigsaw_jax.runtime.cluster.head import ClusterError, num_local
 from jigsaw_jax.runtime.cluster.offers import Weights
 from jigsaw_jax.runtime.cluster.outbox import Outbox
@@ -241,3 +244,13 @@ def test_an_error_of_a_worker_s_own_code_is_no_loss():
     assert not fleet._is_fault(ActorUnavailableError("no answer", None))
     assert fleet._reason(ActorDiedError()) == "its process has ended"
     assert fleet._reason(ActorUnavailableError("no", None)) == "it can't be reached"
+
+
+def test_a_worker_ends_when_nobody_has_asked_it_for_so_long():
+    outbox, ended = Outbox(Clock(), epoch=1), threading.Event()
+    args = outbox, 0.5, ended.set, 0.1
+    threading.Thread(target=wait_until_forsaken, args=args, daemon=True).start()
+    for _ in range(8):
+        outbox.take(0.1)
+    assert not ended.is_set()
+    assert ended.wait(10.0)

@@ -26,6 +26,7 @@ from ray.exceptions import (
     RayTaskError,
 )
 
+from jigsaw_jax.records import Prompt
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import actor
@@ -95,6 +96,7 @@ class Hand:
     _sequence: int = 0
     _commands: list[Any] = dataclasses.field(default_factory=list)
     _refs: list[Any] = dataclasses.field(default_factory=list)
+    _prompts: set[str] = dataclasses.field(default_factory=set)
 
     @property
     def worker(self) -> str:
@@ -111,8 +113,19 @@ class Hand:
         self._commands.append([name, list(values), len(self._refs), len(refs)])
         self._refs.extend(refs)
 
+    def prompt(self, prompt: Prompt) -> None:
+        """Hold a prompt back for the admissions behind it, once for each `flush`.
+
+        The listening thread flushes too, between two admissions of a group: whoever
+        counts from turn to turn of the control loop sends the second without a prompt.
+        """
+        if prompt.uid not in self._prompts:
+            self._prompts.add(prompt.uid)
+            self.command("prompt", wire.plain(prompt))
+
     def flush(self) -> None:
         """Send what was held back, in one call."""
+        self._prompts.clear()
         if not self._commands:
             return
         self._sequence += 1

@@ -12,14 +12,21 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import (
+    ActorUnavailableError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+)
 
+from jigsaw_jax.records import Prompt
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import actor
@@ -32,8 +39,13 @@ from jigsaw_jax.settings import Train
 # How long a worker holds an empty answer back, and how often the poll looks around.
 DRAIN_S = 1.0
 POLL_S = 0.2
-# How often hosts that have joined are looked for.
+# How often hosts that have joined are looked for, and how often Ray itself.
 LOOK_S = 5.0
+CHECK_S = 0.5
+
+
+class WorkerFailedError(Exception):
+    """What a thread of another process died of; its traceback is the message."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -81,6 +93,7 @@ class Hand:
     _sequence: int = 0
     _commands: list[Any] = dataclasses.field(default_factory=list)
     _refs: list[Any] = dataclasses.field(default_factory=list)
+    _prompts: set[str] = dataclasses.field(default_factory=set)
 
     @property
     def worker(self) -> str:
@@ -97,8 +110,19 @@ class Hand:
         self._commands.append([name, list(values), len(self._refs), len(refs)])
         self._refs.extend(refs)
 
+    def prompt(self, prompt: Prompt) -> None:
+        """Hold a prompt back for the admissions behind it, once for each `flush`.
+
+        The listening thread flushes too, between two admissions of a group: whoever
+        counts from turn to turn of the control loop sends the second without a prompt.
+        """
+        if prompt.uid not in self._prompts:
+            self._prompts.add(prompt.uid)
+            self.command("prompt", wire.plain(prompt))
+
     def flush(self) -> None:
         """Send what was held back, in one call."""
+        self._prompts.clear()
         if not self._commands:
             return
         self._sequence += 1
@@ -109,11 +133,13 @@ class Hand:
 
     def kill(self) -> None:
         """End its process, also one that is stopped."""
-        with contextlib.suppress(RayError, ValueError):
-            ray.kill(self.handle, no_restart=True)
         if self.is_near and self.pid:
+            # Ray need not be asked, which would wait where its head has ended.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
+            return
+        with contextlib.suppress(RayError, ValueError):
+            ray.kill(self.handle, no_restart=True)
 
     def greet(self, pid: int, host: str, its_home: str) -> None:
         """Take in who it is."""
@@ -144,6 +170,7 @@ class Fleet:
     Args:
       train: the run.
       clock: of the controller.
+      check: called twice a second; raises where Ray itself has ended.
 
     Attributes:
       hands: those that live, by name.
@@ -153,9 +180,13 @@ class Fleet:
       losses: workers lost since the last update.
     """
 
-    def __init__(self, train: Train, clock: Clock) -> None:
+    def __init__(
+        self, train: Train, clock: Clock, *, check: Callable[[], None]
+    ) -> None:
         self._train = train
         self._clock = clock
+        self._head_check = check
+        self._checked_s = 0.0
         self._lock = threading.RLock()
         self._is_closed = False
         self._thread: threading.Thread | None = None
@@ -268,6 +299,9 @@ class Fleet:
         for ref in ready:
             self._hear(asked.pop(ref))
         now_s = self._clock.now_s()
+        if now_s - self._checked_s >= CHECK_S:
+            self._checked_s = now_s
+            self._head_check()
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
             self.on_look()
@@ -297,11 +331,24 @@ class Fleet:
         try:
             head = wire.from_bytes(ray.get(head_ref))
         except RayError as error:
-            self._lose(hand, str(error).strip().split("\n")[0] or type(error).__name__)
+            if _is_fault(error):
+                raise WorkerFailedError(f"in {hand.name}: {error}") from error
+            self._lose(hand, _reason(error))
             return
         now_s = self._clock.now_s()
         hand.facts = head["facts"]
         hand.ask(now_s)
+        items = self._news(hand, head, now_s)
+        if hand.is_lost:
+            return
+        try:
+            self.on_batch(hand, items, payload_ref, refs_ref)
+        except RayError as error:
+            # It spoke, and was cut off before what it spoke of could be fetched.
+            self._lose(hand, _reason(error))
+
+    def _news(self, hand: Hand, head: dict[str, Any], now_s: float) -> list[Any]:
+        """The messages of a batch, as far as they are of this epoch."""
         items = wire.read_list(head["items"])
         for item in items:
             if item[0] == "hello":
@@ -313,15 +360,35 @@ class Fleet:
         if head["epoch"] != self.epoch:
             self.num_stale += 1
             items = [item for item in items if item[0] in LASTING]
-        if not hand.is_lost:
-            self.on_batch(hand, items, payload_ref, refs_ref)
+        return items
 
     def _lose(self, hand: Hand, reason: str) -> None:
         if hand.is_lost:
             return
+        # With Ray all workers end, and no other can be hired.
+        self._head_check()
         self.retire(hand)
         if not self._is_closed:
             self.on_loss(hand, reason)
+
+
+def _is_fault(error: RayError) -> bool:
+    """Whether a worker's own code raised it, which would come again in another."""
+    if isinstance(error, RayActorError):
+        return error.actor_init_failed
+    return isinstance(error, RayTaskError)
+
+
+def _reason(error: RayError) -> str:
+    """Why a worker is lost, in a few words."""
+    found = re.search(r"is dead because ([^.:\n]+)", str(error))
+    if found:
+        return found[1]
+    if isinstance(error, ActorUnavailableError):
+        return "it can't be reached"
+    if isinstance(error, RayActorError):
+        return "its process has ended"
+    return str(error).strip().split("\n")[0] or type(error).__name__
 
 
 def _environment() -> dict[str, str]:

@@ -46,16 +46,19 @@ class Worker:
         self._desk.queue(wire.from_bytes(batch), refs)
 
     @ray.method(concurrency_group="messages", num_returns=3)
-    def drain(self, timeout_s: float) -> tuple[bytes, bytes, list[Any]]:
+    def drain(
+        self, timeout_s: float, linger_s: float
+    ) -> tuple[bytes, bytes, list[Any]]:
         """Messages, as `Outbox.take` has them.
 
         Args:
           timeout_s: until an empty batch returns.
+          linger_s: what follows the first message within this time comes with it.
 
         Returns:
           Head, completions and objects.
         """
-        return self._desk.outbox.take(timeout_s)
+        return self._desk.outbox.take(timeout_s, linger_s)
 
 
 def make(options: dict[str, Any], charter: bytes) -> Any:

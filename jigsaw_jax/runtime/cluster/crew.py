@@ -91,6 +91,7 @@ class ClusterCrew:
         )
         self._ears.is_published = not record.vault.record.get("has_published", False)
         self._sent_prompts: dict[str, set[str]] = collections.defaultdict(set)
+        self._prompts: dict[str, str] = {}
         self._bases: dict[str, int] = {}
         self.pipeline = Pipeline(
             train.pipeline,
@@ -141,9 +142,9 @@ class ClusterCrew:
     def flush(self) -> None:
         """One call a worker for all effects of a turn."""
         with self._roster.lock:
-            for hand in self._roster.hands():
-                hand.flush()
+            self._roster.flush()
             self._sent_prompts.clear()
+            self._prompts.clear()
 
     def admit(self, effect: records.AdmitSample, prompt: Prompt) -> None:
         """Start a sample; one that was stopped elsewhere begins anew, as the same."""
@@ -160,9 +161,16 @@ class ClusterCrew:
             self._register.admit(effect.id, effect.attempt, hand.worker)
             if prompt.uid not in self._sent_prompts[hand.name]:
                 self._sent_prompts[hand.name].add(prompt.uid)
-                hand.command("prompt", wire.plain(prompt))
-            told = dataclasses.replace(effect, is_resumed=is_resumed)
-            hand.command("admit", wire.plain(told))
+                hand.command("prompt", self._prompt_text(prompt))
+            if is_resumed != effect.is_resumed:
+                effect = dataclasses.replace(effect, is_resumed=is_resumed)
+            hand.command("admit", wire.plain(effect))
+
+    def _prompt_text(self, prompt: Prompt) -> str:
+        """Encoded once for all the workers that get a sample of it."""
+        if prompt.uid not in self._prompts:
+            self._prompts[prompt.uid] = wire.to_text(wire.plain(prompt))
+        return self._prompts[prompt.uid]
 
     def cancel(self, effect: records.CancelSample) -> None:
         """Stop an attempt."""

@@ -32,6 +32,11 @@ from jigsaw_jax.settings import Train
 # How long a worker holds an empty answer back, and how often the poll looks around.
 DRAIN_S = 1.0
 POLL_S = 0.2
+# How long an answer waits for more behind its first message: of one worker, for each
+# worker more, and at most.
+LINGER_S = 0.001
+LINGER_MORE_S = 0.0004
+LINGER_MAX_S = 0.025
 # How often hosts that have joined are looked for.
 LOOK_S = 5.0
 
@@ -58,6 +63,7 @@ class Hand:
     is_near: whether it is on this host.
     asked_s: since when its next answer is waited for.
     answer: references to that.
+    unsent: the fleet's list of those who have commands held back.
     """
 
     name: str
@@ -78,6 +84,7 @@ class Hand:
     is_near: bool = False
     asked_s: float = 0.0
     answer: tuple[Any, Any, Any] | None = None
+    unsent: list["Hand"] = dataclasses.field(default_factory=list, repr=False)
     _sequence: int = 0
     _commands: list[Any] = dataclasses.field(default_factory=list)
     _refs: list[Any] = dataclasses.field(default_factory=list)
@@ -94,6 +101,8 @@ class Hand:
 
     def command(self, name: str, *values: Any, refs: Sequence[Any] = ()) -> None:
         """Hold a command back until `flush`; values are plain."""
+        if not self._commands:
+            self.unsent.append(self)
         self._commands.append([name, list(values), len(self._refs), len(refs)])
         self._refs.extend(refs)
 
@@ -132,10 +141,10 @@ class Hand:
             "compilations": self.facts.get("compilations", 0),
         }
 
-    def ask(self, now_s: float) -> None:
-        """Begin a long poll."""
+    def ask(self, now_s: float, linger_s: float) -> None:
+        """Begin a long poll; what follows its first message so soon comes with it."""
         self.asked_s = now_s
-        self.answer = self.handle.drain.remote(DRAIN_S)
+        self.answer = self.handle.drain.remote(DRAIN_S, linger_s)
 
 
 class Fleet:
@@ -170,6 +179,7 @@ class Fleet:
         self.on_error: Callable[[ThreadFailed], None]
         self.on_look: Callable[[], None]
         self._looked_s = 0.0
+        self._unsent: list[Hand] = []
 
     def listen(
         self,
@@ -218,11 +228,22 @@ class Fleet:
         }
         handle = actor.make(place.options(), json.dumps(charter).encode())
         hand = Hand(name, role, self.lives[name], place, handle)
+        hand.unsent = self._unsent
         hand.hired_s = self._clock.now_s()
-        hand.ask(hand.hired_s)
+        hand.ask(hand.hired_s, self._linger_s)
         with self._lock:
             self.hands[name] = hand
         return hand
+
+    def flush(self) -> None:
+        """One call to each worker that has commands; for one thread at a time."""
+        while self._unsent:
+            self._unsent.pop().flush()
+
+    @property
+    def _linger_s(self) -> float:
+        """More workers are each heard less often: an answer costs as much as many."""
+        return min(LINGER_S + LINGER_MORE_S * len(self.hands), LINGER_MAX_S)
 
     def retire(self, hand: Hand) -> None:
         """End a worker without calling it lost."""
@@ -301,7 +322,7 @@ class Fleet:
             return
         now_s = self._clock.now_s()
         hand.facts = head["facts"]
-        hand.ask(now_s)
+        hand.ask(now_s, self._linger_s)
         items = wire.read_list(head["items"])
         for item in items:
             if item[0] == "hello":

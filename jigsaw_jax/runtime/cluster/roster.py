@@ -156,6 +156,10 @@ class Roster:
         """Every process that lives."""
         return [hand for _, hand in sorted(self._fleet.hands.items())]
 
+    def flush(self) -> None:
+        """Send every command that was held back."""
+        self._fleet.flush()
+
     def find(self, worker: str) -> Hand | None:
         """A life of a worker that the pipeline may know; None where it is over."""
         hand = self._fleet.hands.get(worker.rpartition("/")[0])

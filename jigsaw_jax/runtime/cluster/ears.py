@@ -114,6 +114,7 @@ class Ears:
         update, num_trained, names, first, num = values
         step = self._shares.take_step()
         if step is None or step.update != update:
+            self._register.ignore()
             return
         refs = ray.get(beside[1])[first : first + num]
         self._roster.learner.command("add", num_trained, names, refs=refs)
@@ -135,7 +136,10 @@ class Ears:
         plain, is_truncated, offset, size = values
         event = _event(_FINISHED, plain, hand)
         known = self._register.from_worker(event.id, event.attempt, hand.worker)
-        if known is None or known.is_finished:
+        if known is None:
+            return
+        if known.is_finished:
+            self._register.ignore()
             return
         known.is_finished, known.is_paused = True, False
         self._payloads.add_sample(
@@ -155,7 +159,10 @@ class Ears:
         del beside
         sample_id = _SAMPLE_ID(values[0])
         known = self._register.from_worker(sample_id, values[1], hand.worker)
-        if known is None or known.score is not None:
+        if known is None:
+            return
+        if known.score is not None:
+            self._register.ignore()
             return
         known.score = _SCORE(values[2])
         if known.receive is not None:

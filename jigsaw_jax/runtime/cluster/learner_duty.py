@@ -1,5 +1,6 @@
 """Training in a worker process: learner, checkpoints, and the source of weights."""
 
+import collections
 import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
@@ -99,6 +100,8 @@ class LearnerDuty:
             post=self._post,
             is_published=first is None,
         )
+        # Times are told as intervals; what nobody takes out would grow.
+        self._worker.busy = collections.deque(maxlen=0)
         self._worker.thread.start()
         ways = carriers.make(train.cluster, clock=clock)
         self._tries = (-1, 0)

@@ -1,5 +1,6 @@
 """Sampling in a worker process: engine, loop, and the reward pool of this host."""
 
+import collections
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -164,6 +165,8 @@ class SamplerDuty:
             post=self._post,
             keep=self._keep,
         )
+        # Times are told as intervals; what nobody takes out would grow.
+        self._worker.busy = collections.deque(maxlen=0)
         self._worker.thread.start()
 
     def _loaded(self, version: int, start_s: float, end_s: float) -> None:

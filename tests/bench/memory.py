@@ -40,31 +40,29 @@ def main() -> int:
     parser.add_argument("--check", type=pathlib.Path, help="samples of a run before")
     args = parser.parse_args()
     if args.check:
-        samples = json.loads(args.check.read_text())
-        return int(not show(str(args.check), samples, args.mb_max))
+        return int(not show(args.check, args.mb_max))
     folder = pathlib.Path(tempfile.mkdtemp(prefix="jigsaw-memory-"))
     is_flat = True
     for where in args.where:
-        samples = watch(args, where, folder / where.replace(":", "-"))
-        path = folder / f"{where.replace(':', '-')}.json"
-        path.write_text(json.dumps(samples))
-        is_flat &= show(f"{where}, {path}", samples, args.mb_max)
+        run_dir = folder / where.replace(":", "-")
+        watch(args, where, run_dir)
+        is_flat &= show(run_dir.with_suffix(".jsonl"), args.mb_max)
     print(
         f"bound: {args.mb_max:g} MB in 100 updates, {'held' if is_flat else 'missed'}"
     )
     return int(not is_flat)
 
 
-def watch(args, where: str, run_dir: pathlib.Path) -> list[dict]:
-    """Run, and read every second: {"update", "mb": {process: MB}}."""
+def watch(args, where: str, run_dir: pathlib.Path) -> None:
+    """Run, and write every second a line {"update", "mb": {process: MB}}."""
     sets = [f"Train.updates = {args.updates}", *args.set]
     command = [sys.executable, "-m", "jigsaw_jax.main", "--gin", args.gin]
     command += ["--run_dir", str(run_dir)]
     command += [part for binding in sets for part in ("--set", binding)]
     if where != "here":
         command += ["--cluster", where]
-    samples = []
-    with (run_dir.with_suffix(".log")).open("wb") as log:
+    path = run_dir.with_suffix(".jsonl")
+    with path.open("w") as samples, (run_dir.with_suffix(".log")).open("wb") as log:
         process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
         try:
             while process.poll() is None:
@@ -73,11 +71,12 @@ def watch(args, where: str, run_dir: pathlib.Path) -> list[dict]:
                 if update:
                     names = workers(run_dir) | {process.pid: "controller"}
                     read = dict(memory(process.pid, names))
-                    samples.append({"update": update, "mb": read})
+                    line = json.dumps({"update": update, "mb": read})
+                    samples.write(line + "\n")
+                    samples.flush()
         finally:
             process.kill()
     assert process.returncode == 0, run_dir.with_suffix(".log").read_text()[-2000:]
-    return samples
 
 
 def updates(run_dir: pathlib.Path) -> int:
@@ -129,9 +128,10 @@ def name(pid: int, names: dict[int, str]) -> str:
     return "Ray" if any(part in command for part in RAY) else "other"
 
 
-def show(title: str, samples: list[dict], mb_max: float) -> bool:
+def show(path: pathlib.Path, mb_max: float) -> bool:
     """Print each process's line; whether none rises."""
-    print(title)
+    print(path)
+    samples = [json.loads(line) for line in path.read_text().splitlines()]
     behind = [s for s in samples if s["update"] >= WARM_UP * samples[-1]["update"]]
     is_flat = True
     for process in sorted({name for sample in behind for name in sample["mb"]}):

@@ -5,10 +5,11 @@ memory of every process of it as updates go by: controller, learner, samplers, r
 and, where it runs, Ray. Shared memory and files that are mapped don't count: they are
 bounded by Cluster.store_bytes and by the files.
 
-A line is laid through what was read behind the first third, by the median of slopes, so
-that a single peak does not tilt it. Exits 1 where it rises by more than --mb_max in 100
-updates. Leaves its samples in the folder that it names; `--check FILE` reads them
-again.
+What is lost shows in the floor: the least that was read in each of ten spans of
+updates, since a step's buffers come and go above it. A line is laid through the floors
+behind the first third of the updates, by the median of slopes. Exits 1 where it rises
+by more than --mb_max in 100 updates. Leaves its samples in the folder that it names;
+`--check FILE` reads them again.
 """
 
 import argparse
@@ -25,8 +26,7 @@ from collections.abc import Iterator
 ROOT = pathlib.Path(__file__).parents[2]
 EVERY_S = 1.0
 WARM_UP = 1 / 3
-# Readings that slopes are taken between.
-READINGS_MAX = 200
+SPANS = 10
 RAY = ("raylet", "gcs_server", "plasma", "ray::", "ray/_private")
 
 
@@ -138,24 +138,34 @@ def show(path: pathlib.Path, mb_max: float) -> bool:
         read = [(s["update"], s["mb"][process]) for s in behind if process in s["mb"]]
         if len(read) < len(behind) / 2:
             continue
-        rise = 100 * slope(read)
+        low = floors(read)
+        rise = 100 * slope(low)
         is_ours = not process.startswith(("Ray", "other"))
         is_flat &= rise <= mb_max or not is_ours
         print(
-            f"  {process:24} {read[0][1]:8.1f} to {read[-1][1]:8.1f} MB over "
+            f"  {process:24} {low[0][1]:8.1f} to {low[-1][1]:8.1f} MB over "
             f"{read[-1][0] - read[0][0]} updates, {rise:+.2f} MB in 100"
             f"{'' if rise <= mb_max else '  <- grows' if is_ours else '  (not ours)'}"
         )
     return is_flat
 
 
-def slope(read: list[tuple[int, float]]) -> float:
-    """MB an update: the median over all pairs of readings."""
-    few = read[:: -(-len(read) // READINGS_MAX)]
+def floors(read: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """(update, MB) of the least reading in each span of updates."""
+    start, end = read[0][0], read[-1][0] + 1
+    spans: dict[int, list[tuple[int, float]]] = {}
+    for update, mb in read:
+        span = SPANS * (update - start) // (end - start)
+        spans.setdefault(span, []).append((update, mb))
+    return [min(span, key=lambda one: one[1]) for span in spans.values()]
+
+
+def slope(low: list[tuple[int, float]]) -> float:
+    """MB an update: the median over all pairs."""
     rises = [
         (later - earlier) / (last - first)
-        for place, (first, earlier) in enumerate(few)
-        for last, later in few[place + 1 :]
+        for place, (first, earlier) in enumerate(low)
+        for last, later in low[place + 1 :]
         if last > first
     ]
     return statistics.median(rises) if rises else 0.0

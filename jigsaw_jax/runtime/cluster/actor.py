@@ -7,12 +7,17 @@ drain(wait_s)  messages of its threads, and its heartbeat
 import json
 import os
 import signal
+import sys
 import threading
 from typing import Any
 
 import ray
 
 from jigsaw_jax.runtime import wire
+
+# A thread that decodes or trains takes the interpreter for a moment many times a step,
+# and waits so long for each where another, receiving weights say, has work in Python.
+SWITCH_S = 0.001
 
 
 class Worker:
@@ -23,6 +28,7 @@ class Worker:
     """
 
     def __init__(self, charter: bytes) -> None:
+        sys.setswitchinterval(SWITCH_S)
         values = json.loads(charter)
         # Before JAX is imported, which reads it once.
         os.environ.update(values["environment"])

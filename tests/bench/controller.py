@@ -19,6 +19,8 @@ import pstats
 import sys
 import tempfile
 import time
+from typing import Any
+from unittest import mock
 
 import ray
 
@@ -55,8 +57,8 @@ def main() -> int:
     folder = pathlib.Path(tempfile.mkdtemp(prefix="jigsaw-controller-"))
     watch, crowd = Watch(args.samples), Crowd(args)
     # Reading what was sampled is not the control loop's work.
-    Record._write_rollouts = lambda *_, **__: None
-    actor.make = crowd.make
+    put(Record, "_write_rollouts", lambda *_, **__: None)
+    put(actor, "make", crowd.make)
     profiles = profile() if args.profile else []
     where = f"local:{args.hosts + 1}"
     runtime = ClusterRuntime(
@@ -88,6 +90,11 @@ def train_of(args):
     return config.load(["configs/demo.gin"], sets).train
 
 
+def put(where, name, what):
+    """In the place of what is there, to the end of this process."""
+    mock.patch.object(where, name, what).start()
+
+
 class Watch:
     """Looks at the pipeline from outside, at one group in ten.
 
@@ -115,8 +122,9 @@ class Watch:
             self.heard_bytes += len(data)
             return from_bytes(data)
 
-        Pipeline.apply, wire.from_bytes = apply_and_look, from_bytes_and_count
-        Progress.show = lambda _, record: self.mark(record)
+        put(Pipeline, "apply", apply_and_look)
+        put(wire, "from_bytes", from_bytes_and_count)
+        put(Progress, "show", lambda _, record: self.mark(record))
 
     def look(self, event):
         group, (uid, _, index) = GroupId(*event.id[:2]), event.id
@@ -155,7 +163,7 @@ class Crowd:
                 sample_bytes=int(args.payload_kb * 1000 / args.samples),
             )
             groups = {"commands": 1, "messages": args.hosts + 4}
-            made = ray.remote(concurrency_groups=groups, num_cpus=0)(Hosts)
+            made: Any = ray.remote(concurrency_groups=groups, num_cpus=0)(Hosts)
             self.processes = [made.remote(load) for _ in range(args.processes + 1)]
         # The learner has the last one for itself.
         place = self.hired % args.processes if told["name"] != "learner" else -1
@@ -176,8 +184,8 @@ def profile():
 
         return call
 
-    Fleet._listen = profiled(Fleet._listen)
-    Control._serve = profiled(Control._serve)
+    put(Fleet, "_listen", profiled(Fleet._listen))
+    put(Control, "_serve", profiled(Control._serve))
     return profiles
 
 

@@ -4,6 +4,7 @@ do(batch)      commands in order, returns once they are queued
 drain(wait_s)  messages of its threads, and its heartbeat
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -12,8 +13,6 @@ import threading
 from typing import Any
 
 import ray
-
-from jigsaw_jax.runtime import wire
 
 # A thread that decodes or trains takes the interpreter for a moment many times a step,
 # and waits so long for each where another, receiving weights say, has work in Python.
@@ -33,7 +32,7 @@ class Worker:
         # Before JAX is imported, which reads it once.
         os.environ.update(values["environment"])
         if values["cores"]:
-            os.sched_setaffinity(0, values["cores"])
+            _pin(values["cores"])
         from jigsaw_jax.runtime.cluster.desk import Desk
 
         self._desk = Desk(values)
@@ -49,7 +48,7 @@ class Worker:
           batch: JSON: a number in sequence, and commands.
           refs: objects that they name.
         """
-        self._desk.queue(wire.from_bytes(batch), refs)
+        self._desk.queue(batch, refs)
 
     @ray.method(concurrency_group="messages", num_returns=3)
     def drain(
@@ -65,6 +64,17 @@ class Worker:
           Head, completions and objects.
         """
         return self._desk.outbox.take(timeout_s, linger_s)
+
+
+def _pin(cores: list[int]) -> None:
+    """Keep every thread on these cores, Ray's too; later ones inherit it from theirs.
+
+    JAX sizes its thread pools by the cores that the process has when it starts.
+    """
+    for thread in os.listdir("/proc/self/task"):
+        # One that has ended meanwhile needs none.
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread), cores)
 
 
 def make(options: dict[str, Any], charter: bytes) -> Any:

@@ -8,7 +8,6 @@ through here: a sampler's answer leaves them in Ray's store, owned by this proce
 the learner fetches them from there by the places that it is told.
 """
 
-import collections
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -21,8 +20,9 @@ from jigsaw_jax.reward.pool import RewardPool
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.cluster import remote
 from jigsaw_jax.runtime.cluster.ears import Ears
-from jigsaw_jax.runtime.cluster.fleet import Fleet, Hand
+from jigsaw_jax.runtime.cluster.fleet import Fleet
 from jigsaw_jax.runtime.cluster.guests import Guests
+from jigsaw_jax.runtime.cluster.hand import Hand
 from jigsaw_jax.runtime.cluster.remote import Register
 from jigsaw_jax.runtime.cluster.roster import Roster
 from jigsaw_jax.runtime.cluster.shares import Shares
@@ -75,7 +75,7 @@ class ClusterCrew:
         self._fleet = fleet
         self._roster = roster
         self._post = post
-        self._pool = RewardPool(train.reward)
+        self._pool = RewardPool(train.reward, on_failed=roster.fail)
         self._register = Register()
         self._guests = Guests(roster)
         self._shares = Shares()
@@ -90,8 +90,6 @@ class ClusterCrew:
             say=say,
         )
         self._ears.is_published = not record.vault.record.get("has_published", False)
-        self._sent_prompts: dict[str, set[str]] = collections.defaultdict(set)
-        self._prompts: dict[str, str] = {}
         self._bases: dict[str, int] = {}
         self.pipeline = Pipeline(
             train.pipeline,
@@ -115,7 +113,7 @@ class ClusterCrew:
         self._fleet.listen(
             self._ears.hear,
             self._roster.lost,
-            self._post,
+            lambda failed: self._roster.fail(failed.error),
             self._roster.look_around,
         )
         self._roster.open(
@@ -142,9 +140,7 @@ class ClusterCrew:
     def flush(self) -> None:
         """One call a worker for all effects of a turn."""
         with self._roster.lock:
-            self._roster.flush()
-            self._sent_prompts.clear()
-            self._prompts.clear()
+            self._fleet.flush()
 
     def admit(self, effect: records.AdmitSample, prompt: Prompt) -> None:
         """Start a sample; one that was stopped elsewhere begins anew, as the same."""
@@ -159,18 +155,10 @@ class ClusterCrew:
                 self._cancel(effect.id, effect.attempt, known.worker)
                 is_resumed = False
             self._register.admit(effect.id, effect.attempt, hand.worker)
-            if prompt.uid not in self._sent_prompts[hand.name]:
-                self._sent_prompts[hand.name].add(prompt.uid)
-                hand.command("prompt", self._prompt_text(prompt))
+            hand.prompt(prompt)
             if is_resumed != effect.is_resumed:
                 effect = dataclasses.replace(effect, is_resumed=is_resumed)
             hand.command("admit", wire.plain(effect))
-
-    def _prompt_text(self, prompt: Prompt) -> str:
-        """Encoded once for all the workers that get a sample of it."""
-        if prompt.uid not in self._prompts:
-            self._prompts[prompt.uid] = wire.to_text(wire.plain(prompt))
-        return self._prompts[prompt.uid]
 
     def cancel(self, effect: records.CancelSample) -> None:
         """Stop an attempt."""

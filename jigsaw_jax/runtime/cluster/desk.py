@@ -51,16 +51,20 @@ class Desk:
         self._thread.start()
         self.outbox.post("hello", os.getpid(), socket.gethostname(), home())
 
-    def queue(self, batch: Any, refs: list[Any]) -> None:
+    def queue(self, batch: bytes, refs: list[Any]) -> None:
         """Queue the commands of a batch; one that came before is let go.
 
         Args:
           batch: a number in sequence, and commands with their values.
           refs: objects in Ray's store that they name.
-
-        Raises:
-          WireError: a batch is missing before it.
         """
+        try:
+            self._queue(wire.from_bytes(batch), refs)
+        except wire.WireError as error:
+            # Nobody waits for this call, so that what it raises would be lost.
+            self._failed(ThreadFailed("commands", error))
+
+    def _queue(self, batch: Any, refs: list[Any]) -> None:
         sequence, commands = wire.read_list(batch, 2)
         if sequence <= self._sequence:
             return

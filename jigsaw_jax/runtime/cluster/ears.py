@@ -14,8 +14,8 @@ import ray
 from jigsaw_jax import records
 from jigsaw_jax.records import Event, GroupId, SampleId, Score
 from jigsaw_jax.runtime import wire
-from jigsaw_jax.runtime.cluster.fleet import Hand
 from jigsaw_jax.runtime.cluster.guests import Guests
+from jigsaw_jax.runtime.cluster.hand import Hand
 from jigsaw_jax.runtime.cluster.offers import Weights
 from jigsaw_jax.runtime.cluster.remote import Register, Remote
 from jigsaw_jax.runtime.cluster.roster import Roster

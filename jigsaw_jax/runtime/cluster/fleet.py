@@ -8,143 +8,44 @@ A process that says nothing for `heartbeat_s` is killed before it is called lost
 that wakes up later can do no harm; what it said before is of an earlier incarnation.
 """
 
-import contextlib
-import dataclasses
 import json
 import os
-import signal
+import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import (
+    ActorUnavailableError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+)
 
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import actor
-from jigsaw_jax.runtime.cluster.desk import home
+from jigsaw_jax.runtime.cluster.hand import DRAIN_S, Hand, Unsent
 from jigsaw_jax.runtime.cluster.head import Place
 from jigsaw_jax.runtime.cluster.outbox import LASTING
 from jigsaw_jax.runtime.threads import ThreadFailed
 from jigsaw_jax.settings import Train
 
-# How long a worker holds an empty answer back, and how often the poll looks around.
-DRAIN_S = 1.0
+# How often the poll looks around.
 POLL_S = 0.2
 # How long an answer waits for more behind its first message: of one worker, for each
 # worker more, and at most.
 LINGER_S = 0.001
 LINGER_MORE_S = 0.0004
 LINGER_MAX_S = 0.025
-# How often hosts that have joined are looked for.
+# How often hosts that have joined are looked for, and how often Ray itself.
 LOOK_S = 5.0
+CHECK_S = 0.5
 
 
-@dataclasses.dataclass(eq=False)
-class Hand:
-    """One life of one worker.
-
-    name: stays over its lives.
-    role: "sample" or "train"; "help" where a sampler has turned to gradients.
-    incarnation: counts its lives from 1.
-    place: where it runs.
-    handle: Ray's.
-    version: of the weights that it has; -1 before the first.
-    wanted: of those that it was sent.
-    is_joined: whether the pipeline knows it.
-    pid: of its process; 0 until heard.
-    host: its name.
-    offset_s: to add to its clock.
-    facts: what it counts.
-    hired_s: when it was.
-    is_lost: whether this life is over.
-    marked_s: when the log last said that it lives.
-    is_near: whether it is on this host.
-    asked_s: since when its next answer is waited for.
-    answer: references to that.
-    unsent: the fleet's list of those who have commands held back.
-    """
-
-    name: str
-    role: str
-    incarnation: int
-    place: Place
-    handle: Any
-    version: int = -1
-    wanted: int = -1
-    is_joined: bool = False
-    pid: int = 0
-    host: str = ""
-    offset_s: float = 0.0
-    facts: dict[str, int] = dataclasses.field(default_factory=dict)
-    hired_s: float = 0.0
-    is_lost: bool = False
-    marked_s: float = 0.0
-    is_near: bool = False
-    asked_s: float = 0.0
-    answer: tuple[Any, Any, Any] | None = None
-    unsent: list["Hand"] = dataclasses.field(default_factory=list, repr=False)
-    _sequence: int = 0
-    _commands: list[Any] = dataclasses.field(default_factory=list)
-    _refs: list[Any] = dataclasses.field(default_factory=list)
-
-    @property
-    def worker(self) -> str:
-        """This life of it, as the pipeline knows it: what goes to another is not it."""
-        return f"{self.name}/{self.incarnation}"
-
-    @property
-    def is_up(self) -> bool:
-        """Whether it has built what it works with."""
-        return self.is_joined or self.version >= 0
-
-    def command(self, name: str, *values: Any, refs: Sequence[Any] = ()) -> None:
-        """Hold a command back until `flush`; values are plain."""
-        if not self._commands:
-            self.unsent.append(self)
-        self._commands.append([name, list(values), len(self._refs), len(refs)])
-        self._refs.extend(refs)
-
-    def flush(self) -> None:
-        """Send what was held back, in one call."""
-        if not self._commands:
-            return
-        self._sequence += 1
-        batch = wire.to_bytes([self._sequence, self._commands])
-        refs, self._commands, self._refs = self._refs, [], []
-        # Ray orders the calls of one caller; a dead worker is told by its drain.
-        self.handle.do.remote(batch, refs)
-
-    def kill(self) -> None:
-        """End its process, also one that is stopped."""
-        with contextlib.suppress(RayError, ValueError):
-            ray.kill(self.handle, no_restart=True)
-        if self.is_near and self.pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
-
-    def greet(self, pid: int, host: str, its_home: str) -> None:
-        """Take in who it is."""
-        self.pid, self.host, self.is_near = pid, host, its_home == home()
-
-    def row(self, slots: int) -> dict[str, Any]:
-        """As the summary lists it; `slots` are a sampler's."""
-        return {
-            "name": self.name,
-            "pid": self.pid,
-            "host": self.host,
-            "role": "sample+train" if self.role == "help" else self.role,
-            "version": self.version,
-            "slots": slots if self.role == "sample" else 0,
-            "restarts": self.incarnation - 1,
-            "compilations": self.facts.get("compilations", 0),
-        }
-
-    def ask(self, now_s: float, linger_s: float) -> None:
-        """Begin a long poll; what follows its first message so soon comes with it."""
-        self.asked_s = now_s
-        self.answer = self.handle.drain.remote(DRAIN_S, linger_s)
+class WorkerFailedError(Exception):
+    """What a thread of another process died of; its traceback is the message."""
 
 
 class Fleet:
@@ -153,6 +54,7 @@ class Fleet:
     Args:
       train: the run.
       clock: of the controller.
+      check: called twice a second; raises where Ray itself has ended.
 
     Attributes:
       hands: those that live, by name.
@@ -162,9 +64,13 @@ class Fleet:
       losses: workers lost since the last update.
     """
 
-    def __init__(self, train: Train, clock: Clock) -> None:
+    def __init__(
+        self, train: Train, clock: Clock, *, check: Callable[[], None]
+    ) -> None:
         self._train = train
         self._clock = clock
+        self._head_check = check
+        self._checked_s = 0.0
         self._lock = threading.RLock()
         self._is_closed = False
         self._thread: threading.Thread | None = None
@@ -179,7 +85,7 @@ class Fleet:
         self.on_error: Callable[[ThreadFailed], None]
         self.on_look: Callable[[], None]
         self._looked_s = 0.0
-        self._unsent: list[Hand] = []
+        self._unsent = Unsent()
 
     def listen(
         self,
@@ -237,8 +143,9 @@ class Fleet:
 
     def flush(self) -> None:
         """One call to each worker that has commands; for one thread at a time."""
-        while self._unsent:
-            self._unsent.pop().flush()
+        while self._unsent.hands:
+            self._unsent.hands.pop().flush()
+        self._unsent.texts.clear()
 
     @property
     def _linger_s(self) -> float:
@@ -289,6 +196,9 @@ class Fleet:
         for ref in ready:
             self._hear(asked.pop(ref))
         now_s = self._clock.now_s()
+        if now_s - self._checked_s >= CHECK_S:
+            self._checked_s = now_s
+            self._head_check()
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
             self.on_look()
@@ -318,11 +228,24 @@ class Fleet:
         try:
             head = wire.from_bytes(ray.get(head_ref))
         except RayError as error:
-            self._lose(hand, str(error).strip().split("\n")[0] or type(error).__name__)
+            if _is_fault(error):
+                raise WorkerFailedError(f"in {hand.name}: {error}") from error
+            self._lose(hand, _reason(error))
             return
         now_s = self._clock.now_s()
         hand.facts = head["facts"]
         hand.ask(now_s, self._linger_s)
+        items = self._news(hand, head, now_s)
+        if hand.is_lost:
+            return
+        try:
+            self.on_batch(hand, items, payload_ref, refs_ref)
+        except RayError as error:
+            # It spoke, and was cut off before what it spoke of could be fetched.
+            self._lose(hand, _reason(error))
+
+    def _news(self, hand: Hand, head: dict[str, Any], now_s: float) -> list[Any]:
+        """The messages of a batch, as far as they are of this epoch."""
         items = wire.read_list(head["items"])
         for item in items:
             if item[0] == "hello":
@@ -334,15 +257,35 @@ class Fleet:
         if head["epoch"] != self.epoch:
             self.num_stale += 1
             items = [item for item in items if item[0] in LASTING]
-        if not hand.is_lost:
-            self.on_batch(hand, items, payload_ref, refs_ref)
+        return items
 
     def _lose(self, hand: Hand, reason: str) -> None:
         if hand.is_lost:
             return
+        # With Ray all workers end, and no other can be hired.
+        self._head_check()
         self.retire(hand)
         if not self._is_closed:
             self.on_loss(hand, reason)
+
+
+def _is_fault(error: RayError) -> bool:
+    """Whether a worker's own code raised it, which would come again in another."""
+    if isinstance(error, RayActorError):
+        return error.actor_init_failed
+    return isinstance(error, RayTaskError)
+
+
+def _reason(error: RayError) -> str:
+    """Why a worker is lost, in a few words."""
+    found = re.search(r"is dead because ([^.:\n]+)", str(error))
+    if found:
+        return found[1]
+    if isinstance(error, ActorUnavailableError):
+        return "it can't be reached"
+    if isinstance(error, RayActorError):
+        return "its process has ended"
+    return str(error).strip().split("\n")[0] or type(error).__name__
 
 
 def _environment() -> dict[str, str]:

@@ -79,7 +79,12 @@ class LearnerDuty:
         self._learner = build_learner(train, meshes.learner_mesh(own, jax.devices()))
         checkpoints = RunDir(pathlib.Path(run_dir)).checkpoints
         kept = train.store.checkpoints_kept
-        self._vault = Vault(checkpoints, kept, resume=step is not None)
+        self._vault = Vault(
+            checkpoints,
+            kept,
+            resume=step is not None,
+            on_failed=lambda error: fail(ThreadFailed("checkpoint", error)),
+        )
         if self._vault.step != step:
             raise StoreError(
                 f"checkpoint {step} must be readable where the learner runs, got "

@@ -73,7 +73,9 @@ class SamplerDuty:
         self._tokenizer = open_tokens(train)
         mesh = meshes.sampler_mesh(own, jax.devices())
         self._engine, self._channel = build_engine(train, self._tokenizer, mesh)
-        self._pool = RewardPool(train.reward)
+        self._pool = RewardPool(
+            train.reward, on_failed=lambda error: fail(ThreadFailed("reward", error))
+        )
         self._prompts: dict[tuple[SampleId, int], Prompt] = {}
         self._finished: dict[tuple[SampleId, int], Sample] = {}
         self._worker: SamplerWorker | None = None

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable
 from typing import Any
 
+from jigsaw_jax.runtime import signals
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import carriers
 from jigsaw_jax.runtime.cluster.head import Head
@@ -55,19 +56,16 @@ class ClusterRuntime:
     def run(self) -> int:
         """Train; 0 when the run ended or was stopped, 1 when it can't go on."""
         problems = open_inputs(self._train)
-        self._head.open()
-        # Imported with Ray, which is an extra.
-        from jigsaw_jax.runtime.cluster.crew import ClusterCrew
-        from jigsaw_jax.runtime.cluster.fleet import Fleet
-        from jigsaw_jax.runtime.cluster.roster import Roster
+        # Ray has handlers of its own, and its import must not be cut off.
+        with signals.leaving_at_once():
+            self._head.open()
+            # Imported with Ray, which is an extra.
+            from jigsaw_jax.runtime.cluster.crew import ClusterCrew
+            from jigsaw_jax.runtime.cluster.fleet import Fleet
+            from jigsaw_jax.runtime.cluster.roster import Roster
 
-        cluster = carriers.resolve(
-            self._train.cluster,
-            run_dir=self._run_dir,
-            samplers=len(self._head.places()) - 1,
-        )
-        told = dataclasses.replace(self._train, cluster=cluster)
-        fleet = self.fleet = Fleet(told, Clock())
+        told = self._told()
+        fleet = self.fleet = Fleet(told, Clock(), check=self._head.check)
 
         def gather(
             train: Train,
@@ -87,6 +85,7 @@ class ClusterRuntime:
                 clock=clock,
                 post=post,
                 published=published,
+                say=progress.say,
             )
             crew = ClusterCrew(
                 train,
@@ -111,7 +110,16 @@ class ClusterRuntime:
             fleet.close()
             self._head.close()
             if not self._train.cluster.carrier_folder:
-                shutil.rmtree(cluster.carrier_folder, ignore_errors=True)
+                shutil.rmtree(told.cluster.carrier_folder, ignore_errors=True)
+
+    def _told(self) -> Train:
+        """The settings as workers are given them."""
+        cluster = carriers.resolve(
+            self._train.cluster,
+            run_dir=self._run_dir,
+            samplers=len(self._head.places()) - 1,
+        )
+        return dataclasses.replace(self._train, cluster=cluster)
 
     def _lives(self, gather: Any) -> int:
         is_stopping = False

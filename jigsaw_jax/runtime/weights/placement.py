@@ -95,7 +95,7 @@ class Host:
         On CPU the arrays may share this block's memory, which nobody writes again.
         """
         # One call a leaf: to put each box and join them takes five times as long.
-        arrays = [
+        arrays: list[jax.Array] = [
             jax.make_array_from_callback(leaf.shape, _sharding(leaf), box)
             for leaf, box in zip(self._wanted, self._boxes(), strict=True)
         ]

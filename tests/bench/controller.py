@@ -163,7 +163,8 @@ class Crowd:
                 sample_bytes=int(args.payload_kb * 1000 / args.samples),
             )
             groups = {"commands": 1, "messages": args.hosts + 4}
-            made: Any = ray.remote(concurrency_groups=groups, num_cpus=0)(Hosts)
+            remote: Any = ray.remote
+            made = remote(concurrency_groups=groups, num_cpus=0)(Hosts)
             self.processes = [made.remote(load) for _ in range(args.processes + 1)]
         # The learner has the last one for itself.
         place = self.hired % args.processes if told["name"] != "learner" else -1

@@ -42,6 +42,9 @@ LINGER_MAX_S = 0.025
 # How often hosts that have joined are looked for, and how often Ray itself.
 LOOK_S = 5.0
 CHECK_S = 0.5
+# In which a process says its first word, once Ray is asked for it. A request that a
+# cut network swallowed is made again.
+HELLO_S = 120.0
 
 
 class WorkerFailedError(Exception):
@@ -220,7 +223,7 @@ class Fleet:
         cluster = self._train.cluster
         if hand.is_up:
             return DRAIN_S + cluster.heartbeat_s
-        return DRAIN_S + (cluster.building_s if hand.pid else cluster.startup_s)
+        return DRAIN_S + (cluster.building_s if hand.pid else HELLO_S)
 
     def _hear(self, hand: Hand) -> None:
         assert hand.answer is not None

@@ -35,6 +35,7 @@ from jigsaw_jax.runtime.sampler import SamplerWorker
 from jigsaw_jax.runtime.threads import ThreadFailed, Turns
 from jigsaw_jax.runtime.weights import Offer, Receiver, StaleError, WeightError
 from jigsaw_jax.sample.loop import SampleLoop, SampleRequest
+from jigsaw_jax.sample.warm_up import warm_up
 from jigsaw_jax.settings import Train
 
 
@@ -102,7 +103,7 @@ class SamplerDuty:
             lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), {**frozen, **trained}
         )
         params = self._engine.load_params(zeros)
-        self._engine.warm_up(params, multi_turn=self._train.pipeline.early_stop)
+        warm_up(self._engine, params, multi_turn=self._train.pipeline.early_stop)
 
     # Weights.
 

@@ -187,7 +187,8 @@ class Desk:
 
     def _prompt(self, values: list[Any], refs: list[Any]) -> None:
         del refs
-        prompt = wire.read(Prompt, values[0])
+        text = wire.read(str, values[0])
+        prompt = wire.read(Prompt, wire.from_bytes(text.encode()))
         self._prompts[prompt.uid] = prompt
 
     def _admit(self, values: list[Any], refs: list[Any]) -> None:

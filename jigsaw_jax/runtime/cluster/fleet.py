@@ -8,14 +8,11 @@ A process that says nothing for `heartbeat_s` is killed before it is called lost
 that wakes up later can do no harm; what it said before is of an earlier incarnation.
 """
 
-import contextlib
-import dataclasses
 import json
 import os
 import re
-import signal
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import ray
@@ -26,19 +23,22 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from jigsaw_jax.records import Prompt
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import actor
-from jigsaw_jax.runtime.cluster.desk import home
+from jigsaw_jax.runtime.cluster.hand import DRAIN_S, Hand, Unsent
 from jigsaw_jax.runtime.cluster.head import Place
 from jigsaw_jax.runtime.cluster.outbox import LASTING
 from jigsaw_jax.runtime.threads import ThreadFailed
 from jigsaw_jax.settings import Train
 
-# How long a worker holds an empty answer back, and how often the poll looks around.
-DRAIN_S = 1.0
+# How often the poll looks around.
 POLL_S = 0.2
+# How long an answer waits for more behind its first message: of one worker, for each
+# worker more, and at most.
+LINGER_S = 0.001
+LINGER_MORE_S = 0.0004
+LINGER_MAX_S = 0.025
 # How often hosts that have joined are looked for, and how often Ray itself.
 LOOK_S = 5.0
 CHECK_S = 0.5
@@ -49,122 +49,6 @@ HELLO_S = 120.0
 
 class WorkerFailedError(Exception):
     """What a thread of another process died of; its traceback is the message."""
-
-
-@dataclasses.dataclass(eq=False)
-class Hand:
-    """One life of one worker.
-
-    name: stays over its lives.
-    role: "sample" or "train"; "help" where a sampler has turned to gradients.
-    incarnation: counts its lives from 1.
-    place: where it runs.
-    handle: Ray's.
-    version: of the weights that it has; -1 before the first.
-    wanted: of those that it was sent.
-    is_joined: whether the pipeline knows it.
-    pid: of its process; 0 until heard.
-    host: its name.
-    offset_s: to add to its clock.
-    facts: what it counts.
-    hired_s: when it was.
-    is_lost: whether this life is over.
-    marked_s: when the log last said that it lives.
-    is_near: whether it is on this host.
-    asked_s: since when its next answer is waited for.
-    answer: references to that.
-    """
-
-    name: str
-    role: str
-    incarnation: int
-    place: Place
-    handle: Any
-    version: int = -1
-    wanted: int = -1
-    is_joined: bool = False
-    pid: int = 0
-    host: str = ""
-    offset_s: float = 0.0
-    facts: dict[str, int] = dataclasses.field(default_factory=dict)
-    hired_s: float = 0.0
-    is_lost: bool = False
-    marked_s: float = 0.0
-    is_near: bool = False
-    asked_s: float = 0.0
-    answer: tuple[Any, Any, Any] | None = None
-    _sequence: int = 0
-    _commands: list[Any] = dataclasses.field(default_factory=list)
-    _refs: list[Any] = dataclasses.field(default_factory=list)
-    _prompts: set[str] = dataclasses.field(default_factory=set)
-
-    @property
-    def worker(self) -> str:
-        """This life of it, as the pipeline knows it: what goes to another is not it."""
-        return f"{self.name}/{self.incarnation}"
-
-    @property
-    def is_up(self) -> bool:
-        """Whether it has built what it works with."""
-        return self.is_joined or self.version >= 0
-
-    def command(self, name: str, *values: Any, refs: Sequence[Any] = ()) -> None:
-        """Hold a command back until `flush`; values are plain."""
-        self._commands.append([name, list(values), len(self._refs), len(refs)])
-        self._refs.extend(refs)
-
-    def prompt(self, prompt: Prompt) -> None:
-        """Hold a prompt back for the admissions behind it, once for each `flush`.
-
-        The listening thread flushes too, between two admissions of a group: whoever
-        counts from turn to turn of the control loop sends the second without a prompt.
-        """
-        if prompt.uid not in self._prompts:
-            self._prompts.add(prompt.uid)
-            self.command("prompt", wire.plain(prompt))
-
-    def flush(self) -> None:
-        """Send what was held back, in one call."""
-        self._prompts.clear()
-        if not self._commands:
-            return
-        self._sequence += 1
-        batch = wire.to_bytes([self._sequence, self._commands])
-        refs, self._commands, self._refs = self._refs, [], []
-        # Ray orders the calls of one caller; a dead worker is told by its drain.
-        self.handle.do.remote(batch, refs)
-
-    def kill(self) -> None:
-        """End its process, also one that is stopped."""
-        if self.is_near and self.pid:
-            # Ray need not be asked, which would wait where its head has ended.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
-            return
-        with contextlib.suppress(RayError, ValueError):
-            ray.kill(self.handle, no_restart=True)
-
-    def greet(self, pid: int, host: str, its_home: str) -> None:
-        """Take in who it is."""
-        self.pid, self.host, self.is_near = pid, host, its_home == home()
-
-    def row(self, slots: int) -> dict[str, Any]:
-        """As the summary lists it; `slots` are a sampler's."""
-        return {
-            "name": self.name,
-            "pid": self.pid,
-            "host": self.host,
-            "role": "sample+train" if self.role == "help" else self.role,
-            "version": self.version,
-            "slots": slots if self.role == "sample" else 0,
-            "restarts": self.incarnation - 1,
-            "compilations": self.facts.get("compilations", 0),
-        }
-
-    def ask(self, now_s: float) -> None:
-        """Begin a long poll."""
-        self.asked_s = now_s
-        self.answer = self.handle.drain.remote(DRAIN_S)
 
 
 class Fleet:
@@ -204,6 +88,7 @@ class Fleet:
         self.on_error: Callable[[ThreadFailed], None]
         self.on_look: Callable[[], None]
         self._looked_s = 0.0
+        self._unsent = Unsent()
 
     def listen(
         self,
@@ -252,11 +137,23 @@ class Fleet:
         }
         handle = actor.make(place.options(), json.dumps(charter).encode())
         hand = Hand(name, role, self.lives[name], place, handle)
+        hand.unsent = self._unsent
         hand.hired_s = self._clock.now_s()
-        hand.ask(hand.hired_s)
+        hand.ask(hand.hired_s, self._linger_s)
         with self._lock:
             self.hands[name] = hand
         return hand
+
+    def flush(self) -> None:
+        """One call to each worker that has commands; for one thread at a time."""
+        while self._unsent.hands:
+            self._unsent.hands.pop().flush()
+        self._unsent.texts.clear()
+
+    @property
+    def _linger_s(self) -> float:
+        """More workers are each heard less often: an answer costs as much as many."""
+        return min(LINGER_S + LINGER_MORE_S * len(self.hands), LINGER_MAX_S)
 
     def retire(self, hand: Hand) -> None:
         """End a worker without calling it lost."""
@@ -340,7 +237,7 @@ class Fleet:
             return
         now_s = self._clock.now_s()
         hand.facts = head["facts"]
-        hand.ask(now_s)
+        hand.ask(now_s, self._linger_s)
         items = self._news(hand, head, now_s)
         if hand.is_lost:
             return

@@ -1,5 +1,6 @@
 """Training in a worker process: learner, checkpoints, and the source of weights."""
 
+import collections
 import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ from jigsaw_jax.records import (
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.build import build_learner
 from jigsaw_jax.runtime.clock import Clock
-from jigsaw_jax.runtime.cluster import leaves, offers
+from jigsaw_jax.runtime.cluster import carriers, leaves, offers
 from jigsaw_jax.runtime.cluster.outbox import Outbox
 from jigsaw_jax.runtime.compilations import CompilationCounter
 from jigsaw_jax.runtime.devices import prepare_devices
@@ -34,7 +35,6 @@ from jigsaw_jax.runtime.start import warm_up_policy
 from jigsaw_jax.runtime.threads import ThreadFailed, Turns
 from jigsaw_jax.runtime.vault import Vault
 from jigsaw_jax.runtime.weights import Offer, Sender
-from jigsaw_jax.runtime.weights.carriers.ray_objects import RayCarrier
 from jigsaw_jax.settings import Train
 from jigsaw_jax.store.files import StoreError
 from jigsaw_jax.store.run_dir import RunDir
@@ -105,13 +105,16 @@ class LearnerDuty:
             post=self._post,
             is_published=first is None,
         )
+        # Times are told as intervals; what nobody takes out would grow.
+        self._worker.busy = collections.deque(maxlen=0)
         self._worker.thread.start()
-        carriers = [RayCarrier(clock)]
+        ways = carriers.make(train.cluster, clock=clock)
+        self._tries = (-1, 0)
         # A number in the name keeps the versions of an earlier life apart.
         self._run = f"{run_dir}#{outbox.epoch}"
-        self._sender = Sender(self._run, carriers, clock=clock)
+        self._sender = Sender(self._run, ways, clock=clock)
         # The sender of what is frozen keeps its objects alive for samplers to come.
-        self._frozen_sender = Sender(self._run, carriers, clock=clock)
+        self._frozen_sender = Sender(self._run, ways, label="frozen", clock=clock)
         self._send(self._published, version, is_first=True)
 
     def _restore(self) -> Any:
@@ -178,17 +181,19 @@ class LearnerDuty:
         start_s = self._clock.now_s()
         self._published = params
         offer = self._sender.publish(params, version, within_s=offers.WITHIN_S)
-        self._offer(offer, version, start_s, is_first)
-
-    def _offer(
-        self, offer: Offer, version: int, start_s: float, is_first: bool
-    ) -> None:
-        trained, refs = offers.plain(offer)
-        num, frozen = len(refs), None
+        still = None
         if is_first:
             still = self._frozen_sender.publish(
                 self._learner.frozen, version, within_s=offers.WITHIN_S
             )
+        self._offer(offer, still, version, start_s)
+
+    def _offer(
+        self, offer: Offer, still: Offer | None, version: int, start_s: float
+    ) -> None:
+        trained, refs = offers.plain(offer)
+        num, frozen = len(refs), None
+        if still is not None:
             frozen, frozen_refs = offers.plain(still)
             refs = [*refs, *frozen_refs]
         self._outbox.post(
@@ -196,9 +201,14 @@ class LearnerDuty:
         )
 
     def _again(self, version: int) -> None:
-        offer = self._sender.again(within_s=offers.WITHIN_S)
+        last, tries = self._tries
+        self._tries = version, 1 + (tries if version == last else 0)
+        # What is frozen may have been what did not arrive.
+        without = carriers.passed_over(self._train.cluster, self._tries[1])
+        senders = self._sender, self._frozen_sender
+        offer, still = (s.again(without, within_s=offers.WITHIN_S) for s in senders)
         if offer is not None:
-            self._offer(offer, version, self._clock.now_s(), False)
+            self._offer(offer, still, version, self._clock.now_s())
 
     def _save(self, updates: int, record: dict[str, Any], is_final: bool) -> None:
         def durable(updates: int) -> None:

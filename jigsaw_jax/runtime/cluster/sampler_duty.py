@@ -1,5 +1,6 @@
 """Sampling in a worker process: engine, loop, and the reward pool of this host."""
 
+import collections
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,7 +24,7 @@ from jigsaw_jax.reward.pool import RewardPool
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.build import build_engine
 from jigsaw_jax.runtime.clock import Clock
-from jigsaw_jax.runtime.cluster import offers
+from jigsaw_jax.runtime.cluster import carriers, offers
 from jigsaw_jax.runtime.cluster.outbox import Lanes, Outbox
 from jigsaw_jax.runtime.compilations import CompilationCounter
 from jigsaw_jax.runtime.devices import prepare_devices
@@ -33,7 +34,6 @@ from jigsaw_jax.runtime.publisher import Publisher
 from jigsaw_jax.runtime.sampler import SamplerWorker
 from jigsaw_jax.runtime.threads import ThreadFailed, Turns
 from jigsaw_jax.runtime.weights import Offer, Receiver, StaleError, WeightError
-from jigsaw_jax.runtime.weights.carriers.ray_objects import RayCarrier
 from jigsaw_jax.sample.loop import SampleLoop, SampleRequest
 from jigsaw_jax.sample.warm_up import warm_up
 from jigsaw_jax.settings import Train
@@ -83,6 +83,8 @@ class SamplerDuty:
         self._publisher: Publisher | None = None
         self._wanted = offers.wanted(train.decoder, mesh)
         self._run = ""
+        number = int(name.removeprefix("sampler-"))
+        self._ways = carriers.make(train.cluster, clock=clock, receiver=number)
         self._receiver = self._receive(self._wanted[0])
         self._params: Any = None
         self._frozen: Any = {}
@@ -146,10 +148,10 @@ class SamplerDuty:
         )
 
     def _receive(self, wanted: Any) -> Receiver:
-        return Receiver(self._run, wanted, [RayCarrier(self._clock)], clock=self._clock)
+        return Receiver(self._run, wanted, self._ways, clock=self._clock)
 
     def _fetch(self, receiver: Receiver, offer: Offer) -> Any:
-        within_s = offers.WITHIN_S
+        within_s = self._train.cluster.carrier_s
         return receiver.receive(offer, carrier_s=within_s, within_s=within_s)
 
     def weights(self) -> Any:
@@ -166,6 +168,8 @@ class SamplerDuty:
             post=self._post,
             keep=self._keep,
         )
+        # Times are told as intervals; what nobody takes out would grow.
+        self._worker.busy = collections.deque(maxlen=0)
         self._worker.thread.start()
 
     def _loaded(self, version: int, start_s: float, end_s: float) -> None:

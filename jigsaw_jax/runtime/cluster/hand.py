@@ -1,0 +1,154 @@
+"""One life of a worker as the controller holds it: commands out, a poll for answers."""
+
+import contextlib
+import dataclasses
+import os
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from jigsaw_jax.records import Prompt
+from jigsaw_jax.runtime import wire
+from jigsaw_jax.runtime.cluster.desk import home
+from jigsaw_jax.runtime.cluster.head import Place
+
+# How long a worker holds an empty answer back.
+DRAIN_S = 1.0
+
+
+@dataclasses.dataclass(eq=False)
+class Unsent:
+    """What waits for a flush, of all workers.
+
+    hands: those who have commands.
+    texts: prompts by uid, each encoded once for all who get a sample of it.
+    """
+
+    hands: list["Hand"] = dataclasses.field(default_factory=list)
+    texts: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(eq=False)
+class Hand:
+    """One life of one worker.
+
+    name: stays over its lives.
+    role: "sample" or "train"; "help" where a sampler has turned to gradients.
+    incarnation: counts its lives from 1.
+    place: where it runs.
+    handle: Ray's.
+    version: of the weights that it has; -1 before the first.
+    wanted: of those that it was sent.
+    is_joined: whether the pipeline knows it.
+    pid: of its process; 0 until heard.
+    host: its name.
+    offset_s: to add to its clock.
+    facts: what it counts.
+    hired_s: when it was.
+    is_lost: whether this life is over.
+    marked_s: when the log last said that it lives.
+    is_near: whether it is on this host.
+    asked_s: since when its next answer is waited for.
+    answer: references to that.
+    unsent: what all of the fleet hold back.
+    """
+
+    name: str
+    role: str
+    incarnation: int
+    place: Place
+    handle: Any
+    version: int = -1
+    wanted: int = -1
+    is_joined: bool = False
+    pid: int = 0
+    host: str = ""
+    offset_s: float = 0.0
+    facts: dict[str, int] = dataclasses.field(default_factory=dict)
+    hired_s: float = 0.0
+    is_lost: bool = False
+    marked_s: float = 0.0
+    is_near: bool = False
+    asked_s: float = 0.0
+    answer: tuple[Any, Any, Any] | None = None
+    unsent: "Unsent" = dataclasses.field(default_factory=lambda: Unsent())
+    _sequence: int = 0
+    _commands: list[Any] = dataclasses.field(default_factory=list)
+    _refs: list[Any] = dataclasses.field(default_factory=list)
+    _prompts: set[str] = dataclasses.field(default_factory=set)
+
+    @property
+    def worker(self) -> str:
+        """This life of it, as the pipeline knows it: what goes to another is not it."""
+        return f"{self.name}/{self.incarnation}"
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it has built what it works with."""
+        return self.is_joined or self.version >= 0
+
+    def command(self, name: str, *values: Any, refs: Sequence[Any] = ()) -> None:
+        """Hold a command back until `flush`; values are plain."""
+        if not self._commands:
+            self.unsent.hands.append(self)
+        self._commands.append([name, list(values), len(self._refs), len(refs)])
+        self._refs.extend(refs)
+
+    def prompt(self, prompt: Prompt) -> None:
+        """Hold a prompt back for the admissions behind it, once for each `flush`.
+
+        The listening thread flushes too, between two admissions of a group: whoever
+        counts from turn to turn of the control loop sends the second without a prompt.
+        """
+        if prompt.uid not in self._prompts:
+            self._prompts.add(prompt.uid)
+            texts = self.unsent.texts
+            if prompt.uid not in texts:
+                texts[prompt.uid] = wire.to_text(wire.plain(prompt))
+            self.command("prompt", texts[prompt.uid])
+
+    def flush(self) -> None:
+        """Send what was held back, in one call."""
+        self._prompts.clear()
+        if not self._commands:
+            return
+        self._sequence += 1
+        batch = wire.to_bytes([self._sequence, self._commands])
+        refs, self._commands, self._refs = self._refs, [], []
+        # Ray orders the calls of one caller; a dead worker is told by its drain.
+        self.handle.do.remote(batch, refs)
+
+    def kill(self) -> None:
+        """End its process, also one that is stopped."""
+        if self.is_near and self.pid:
+            # Ray need not be asked, which would wait where its head has ended.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            return
+        with contextlib.suppress(RayError, ValueError):
+            ray.kill(self.handle, no_restart=True)
+
+    def greet(self, pid: int, host: str, its_home: str) -> None:
+        """Take in who it is."""
+        self.pid, self.host, self.is_near = pid, host, its_home == home()
+
+    def row(self, slots: int) -> dict[str, Any]:
+        """As the summary lists it; `slots` are a sampler's."""
+        return {
+            "name": self.name,
+            "pid": self.pid,
+            "host": self.host,
+            "role": "sample+train" if self.role == "help" else self.role,
+            "version": self.version,
+            "slots": slots if self.role == "sample" else 0,
+            "restarts": self.incarnation - 1,
+            "compilations": self.facts.get("compilations", 0),
+        }
+
+    def ask(self, now_s: float, linger_s: float) -> None:
+        """Begin a long poll; what follows its first message so soon comes with it."""
+        self.asked_s = now_s
+        self.answer = self.handle.drain.remote(DRAIN_S, linger_s)

@@ -8,6 +8,7 @@ import jax
 import pytest
 
 from jigsaw_jax import config, main
+from jigsaw_jax.runtime import signals
 
 ROOT = pathlib.Path(__file__).parents[1]
 BENCH = str(ROOT / "configs/bench/tiny_qwen3.gin")
@@ -115,12 +116,15 @@ def test_a_mesh_larger_than_the_machine_is_refused_with_the_fix(tmp_path, capsys
     assert not (tmp_path / "run").exists()
 
 
-def test_ctrl_c_while_a_run_starts_is_one_line(tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize(("number", "code"), [(2, 130), (15, 143)])
+def test_a_signal_while_a_run_starts_is_one_line(
+    number, code, tmp_path, capsys, monkeypatch
+):
     def interrupted(*_, **__):
-        raise KeyboardInterrupt
+        raise signals.SignalledError(number)
 
     monkeypatch.setattr(main, "_train", interrupted)
-    assert main.main(["--gin", BENCH, "--run_dir", str(tmp_path)]) == 130
+    assert main.main(["--gin", BENCH, "--run_dir", str(tmp_path)]) == code
     assert capsys.readouterr().err.count("\n") == 1
 
 

@@ -20,7 +20,9 @@ CHATML = (
 )
 
 
-def _json_tokenizer(folder, *, template=CHATML, bos=False, chat=True):
+def _json_tokenizer(
+    folder, *, template: str | list[dict[str, str]] = CHATML, bos=False, chat=True
+):
     """A tokenizer.json of single characters and three special tokens."""
     characters = sorted({chr(code) for code in range(32, 127)} | {"\n"})
     vocabulary = {character: index for index, character in enumerate(characters)}

@@ -4,6 +4,10 @@
                                     ^ |
               long poll, one thread for all: answer or time-out is the heartbeat
 
+A worker may be a slice of several hosts, a process each. The first is the one that is
+told and heard; the others only say that they live, and the loss of one is the loss of
+the worker: all its processes are killed.
+
 A process that says nothing for `heartbeat_s` is killed before it is called lost, so one
 that wakes up later can do no harm; what it said before is of an earlier incarnation.
 """
@@ -34,6 +38,9 @@ DRAIN_S = 1.0
 POLL_S = 0.2
 # How often hosts that have joined are looked for.
 LOOK_S = 5.0
+# Errors of a host whose slice has lost another one, by their names: the program that
+# both were in, or word to it.
+BROKEN = frozenset({"JaxRuntimeError", "XlaRuntimeError", "HostLostError"})
 
 
 @dataclasses.dataclass(eq=False)
@@ -58,6 +65,8 @@ class Hand:
     is_near: whether it is on this host.
     asked_s: since when its next answer is waited for.
     answer: references to that.
+    others: processes of the slice behind the first, which is this one.
+    first: of the slice, where this is one of the others.
     """
 
     name: str
@@ -78,6 +87,8 @@ class Hand:
     is_near: bool = False
     asked_s: float = 0.0
     answer: tuple[Any, Any, Any] | None = None
+    others: list["Hand"] = dataclasses.field(default_factory=list)
+    first: "Hand | None" = None
     _sequence: int = 0
     _commands: list[Any] = dataclasses.field(default_factory=list)
     _refs: list[Any] = dataclasses.field(default_factory=list)
@@ -108,7 +119,9 @@ class Hand:
         self.handle.do.remote(batch, refs)
 
     def kill(self) -> None:
-        """End its process, also one that is stopped."""
+        """End its processes, also one that is stopped."""
+        for other in self.others:
+            other.kill()
         with contextlib.suppress(RayError, ValueError):
             ray.kill(self.handle, no_restart=True)
         if self.is_near and self.pid:
@@ -209,19 +222,46 @@ class Fleet:
           Its new life.
         """
         self.lives[name] = self.lives.get(name, 0) + 1
+        others = [
+            self._start(name, role, place, index=index, host=host)
+            for host in range(1, len(place.nodes))
+        ]
+        hand = self._start(name, role, place, index=index, host=0, others=others)
+        with self._lock:
+            self.hands[name] = hand
+        return hand
+
+    def _start(
+        self,
+        name: str,
+        role: str,
+        place: Place,
+        *,
+        index: int,
+        host: int,
+        others: Sequence[Hand] = (),
+    ) -> Hand:
+        """One process of a worker; the first comes last, since it knows the others."""
         charter = {
             "name": name,
             "epoch": self.epoch,
             "train": self._plain,
-            "cores": self._cores(index),
+            "cores": self._cores(index, host),
             "environment": _environment(),
+            "host": host,
+            "num_hosts": len(place.nodes),
         }
-        handle = actor.make(place.options(), json.dumps(charter).encode())
+        handle = actor.make(
+            place.options(host),
+            json.dumps(charter).encode(),
+            [other.handle for other in others],
+        )
         hand = Hand(name, role, self.lives[name], place, handle)
+        for other in others:
+            other.first = hand
+            hand.others.append(other)
         hand.hired_s = self._clock.now_s()
         hand.ask(hand.hired_s)
-        with self._lock:
-            self.hands[name] = hand
         return hand
 
     def retire(self, hand: Hand) -> None:
@@ -240,9 +280,13 @@ class Fleet:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(5.0)
 
-    def _cores(self, index: int) -> list[int]:
-        cores = self._train.cluster.cores
-        return [cores[index % len(cores)]] if cores else []
+    def _cores(self, index: int, host: int) -> list[int]:
+        cluster = self._train.cluster
+        number = index * max(cluster.learner_hosts, cluster.sampler_hosts, 1) + host
+        return [cluster.cores[number % len(cluster.cores)]] if cluster.cores else []
+
+    def _processes(self) -> list[Hand]:
+        return [one for hand in self.hands.values() for one in (hand, *hand.others)]
 
     # The listening thread.
 
@@ -257,7 +301,7 @@ class Fleet:
 
     def _poll(self) -> None:
         with self._lock:
-            asked = {h.answer[0]: h for h in self.hands.values() if h.answer}
+            asked = {h.answer[0]: h for h in self._processes() if h.answer}
         if not asked:
             threading.Event().wait(POLL_S)
             return
@@ -278,7 +322,7 @@ class Fleet:
         for hand in silent:
             silent_s = self._silent_s(hand)
             if now_s - hand.asked_s > silent_s:
-                self._lose(hand, f"silent for {silent_s:g} s")
+                self._lose(hand, f"{_host_of(hand)}silent for {silent_s:g} s")
         startup_s = self._train.cluster.startup_s
         for hand in list(self.hands.values()):
             if not hand.is_up and now_s - hand.hired_s > startup_s:
@@ -287,7 +331,7 @@ class Fleet:
     def _silent_s(self, hand: Hand) -> float:
         """How long its answer may be waited for."""
         cluster = self._train.cluster
-        if hand.is_up:
+        if (hand.first or hand).is_up:
             return DRAIN_S + cluster.heartbeat_s
         return DRAIN_S + (cluster.building_s if hand.pid else cluster.startup_s)
 
@@ -297,7 +341,8 @@ class Fleet:
         try:
             head = wire.from_bytes(ray.get(head_ref))
         except RayError as error:
-            self._lose(hand, str(error).strip().split("\n")[0] or type(error).__name__)
+            reason = str(error).strip().split("\n")[0] or type(error).__name__
+            self._lose(hand, _host_of(hand) + reason)
             return
         now_s = self._clock.now_s()
         hand.facts = head["facts"]
@@ -310,18 +355,36 @@ class Fleet:
             # Of the one-way delays the shortest says most about the clocks.
             ahead_s = now_s - head["now_s"]
             hand.offset_s = min(ahead_s, hand.offset_s or ahead_s)
-        if head["epoch"] != self.epoch:
-            self.num_stale += 1
+        if hand.first is not None or head["epoch"] != self.epoch:
+            self.num_stale += hand.first is None
             items = [item for item in items if item[0] in LASTING]
-        if not hand.is_lost:
-            self.on_batch(hand, items, payload_ref, refs_ref)
+        worker = hand.first or hand
+        broken = [item[3] for item in items if _is_of_slice(worker, item)]
+        if broken:
+            self._lose(hand, f"{_host_of(hand)}{broken[0]}")
+        elif not worker.is_lost:
+            self.on_batch(worker, items, payload_ref, refs_ref)
 
     def _lose(self, hand: Hand, reason: str) -> None:
+        hand = hand.first or hand
         if hand.is_lost:
             return
         self.retire(hand)
         if not self._is_closed:
             self.on_loss(hand, reason)
+
+
+def _is_of_slice(hand: Hand, item: list[Any]) -> bool:
+    """Whether a host failed of what it does when another of its slice is gone."""
+    return bool(hand.others) and item[0] == "failed" and item[2] in BROKEN
+
+
+def _host_of(hand: Hand) -> str:
+    """Which host of a slice, for a reason; nothing where there is one alone."""
+    worker = hand.first or hand
+    if not worker.others:
+        return ""
+    return f"host {[worker, *worker.others].index(hand)}: "
 
 
 def _environment() -> dict[str, str]:

@@ -1,0 +1,73 @@
+"""Slices of two hosts that lose one; they do what one process with their devices does."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from jigsaw_jax.runtime.local import LocalCrew, LocalRuntime
+from tests.runtime.cluster.test_runs import arrays, summary
+from tests.runtime.slice.hosts_runs import train_of
+from tests.runtime.test_local import rollouts
+
+pytestmark = pytest.mark.slow
+
+ROOT = pathlib.Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The runs, the first in this process as `whole`, and its state's shapes."""
+    folder = tmp_path_factory.mktemp("hosts")
+    command = [sys.executable, "-m", "tests.runtime.slice.hosts_runs", str(folder)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    whole = LocalRuntime(
+        train_of(), run_dir=folder / "whole", resume=True, operative=""
+    )
+    assert whole.run() == 0
+    crew = whole.control._crew
+    assert isinstance(crew, LocalCrew)
+    learner = crew._team.parts.learner
+    state, params = learner.abstract_state(), learner.abstract_params()
+    return folder, {"learner": state, "published": params}
+
+
+@pytest.mark.parametrize("name", ["sampler", "learner"])
+def test_two_hosts_do_what_one_process_with_as_many_devices_does(runs, name):
+    folder, abstract = runs
+    assert len(rollouts(folder / "whole")) == 4 * 4 * 3
+    assert rollouts(folder / name) == rollouts(folder / "whole")
+    # With two devices each sum over devices has two terms, whose order is no matter.
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        arrays(folder / name, abstract),
+        arrays(folder / "whole", abstract),
+    )
+
+
+@pytest.mark.parametrize("name", ["sampler", "learner"])
+def test_the_loss_of_its_second_host_is_the_loss_of_a_slice(runs, name):
+    folder, _ = runs
+    path = folder / name
+    text = (path / "events.jsonl").read_text()
+    if name == "learner":
+        text += (path / "events.rewound.jsonl").read_text()
+    lost = [json.loads(x) for x in text.splitlines() if '"name":"lost"' in x]
+    worker = {"sampler": "sampler-0", "learner": "learner"}[name]
+    assert [event["track"] for event in lost] == [f"worker/{worker}"]
+    assert lost[0]["reason"].startswith("host ")
+    restarts = {w["name"]: w["restarts"] for w in summary(path)["workers"]}
+    assert restarts.pop(worker) == 1
+    assert set(restarts.values()) == {0}
+    lines = (path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["update"] for line in lines] == [0, 1, 2, 3]
+    found = summary(path)
+    assert found["groups_committed"] == 4 * 4
+    assert found["compilations_after_warmup"] == 0

@@ -94,7 +94,8 @@ class Desk:
                 due = self._log.take(number, [*call, refs[first : first + num]])
                 for name, values, named in due:
                     if name == TELL:
-                        self.peers.put(*values, named)
+                        key, told = values
+                        self.peers.put(key, told, named)
                     else:
                         self._thread.do(self._run_one, name, values, named)
         except (wire.WireError, DivergedError) as error:

@@ -138,6 +138,7 @@ class Hand:
             "name": self.name,
             "pid": self.pid,
             "host": self.host,
+            "hosts": 1 + len(self.others),
             "role": "sample+train" if self.role == "help" else self.role,
             "version": self.version,
             "slots": slots if self.role == "sample" else 0,

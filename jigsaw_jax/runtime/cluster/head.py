@@ -132,11 +132,10 @@ class Head:
         found = self._slices()
         num = 1 + (cluster.samplers or max(len(found) - 1, 1))
         chosen = [found[i % len(found)] for i in range(num)]
-        mesh = self._train.mesh
         try:
-            check_slice("learner", len(chosen[0]), cluster.learner_hosts, mesh)
+            check_slice("learner", len(chosen[0]), cluster, self._train.mesh)
             for nodes in chosen[1:]:
-                check_slice("sampler", len(nodes), cluster.sampler_hosts, mesh)
+                check_slice("sampler", len(nodes), cluster, self._train.mesh)
         except SliceError as error:
             raise ClusterError(str(error)) from None
         return [Place(nodes=nodes) for nodes in chosen]
@@ -144,10 +143,8 @@ class Head:
     def _slices(self) -> list[tuple[str, ...]]:
         import ray
 
-        try:
-            return slices(ray.nodes(), ray.get_runtime_context().get_node_id())
-        except SliceError as error:
-            raise ClusterError(str(error)) from None
+        own = ray.get_runtime_context().get_node_id()
+        return slices(ray.nodes(), own)
 
     def place_of(self, lost: Place) -> Place | None:
         """Where a lost worker's next life may run; None where a host of it is gone."""

@@ -53,6 +53,8 @@ def join(peers: Peers, train: Train) -> None:
         coordinator_bind_address=address,
         heartbeat_timeout_seconds=int(HEARTBEATS * train.cluster.heartbeat_s),
         shutdown_timeout_seconds=SHUTDOWN_S,
+        # All that it would look for is given; Slurm's answer would be of other devices.
+        cluster_detection_method="deactivate",
         initialization_timeout=int(train.cluster.startup_s),
     )
 

@@ -12,9 +12,10 @@ from typing import Any
 
 from jigsaw_jax.records import SampleId
 from jigsaw_jax.runtime import wire
+from jigsaw_jax.runtime.sampler import Loop
 from jigsaw_jax.runtime.slice.log import Trace
 from jigsaw_jax.runtime.slice.peers import Peers
-from jigsaw_jax.sample.loop import LoopReport, SampleLoop, SampleRequest
+from jigsaw_jax.sample.loop import LoopReport, SampleRequest
 
 LOOP = "loop"
 
@@ -28,15 +29,15 @@ class Replay:
     """
 
     def __init__(
-        self, begin: Callable[[int, int], SampleLoop], load: Callable[[int], Any]
+        self, begin: Callable[[int, int], Loop], load: Callable[[int], Any]
     ) -> None:
         self._begin_with = begin
         self._load = load
-        self._loop: SampleLoop | None = None
+        self._loop: Loop | None = None
         self.trace = Trace()
 
     @property
-    def loop(self) -> SampleLoop:
+    def loop(self) -> Loop:
         """That the calls go to."""
         assert self._loop is not None, "a loop begins with weights"
         return self._loop

@@ -145,7 +145,7 @@ def on_host(abstract: Any) -> Any:
 
 
 def _fill(whole: np.ndarray, index: Any, data_u8: np.ndarray) -> None:
-    place = within(index, [(0, size) for size in whole.shape])
+    place = within(index, tuple((0, size) for size in whole.shape))
     whole[place] = data_u8.view(whole.dtype).reshape(whole[place].shape)
 
 

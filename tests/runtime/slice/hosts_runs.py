@@ -1,10 +1,9 @@
-"""Runs with slices of two hosts, in a process of its own: Ray forks, JAX minds.
+"""A run whose workers have two hosts each, in a process of its own: Ray forks.
 
 python -m tests.runtime.slice.hosts_runs FOLDER
 
-FOLDER/sampler has a sampler of two hosts, whose second is killed behind the first
-update. FOLDER/learner has a learner of two hosts, whose second is killed behind the
-third.
+Behind the first update the second host of the sampler is stopped, behind the third the
+second host of the learner is killed.
 """
 
 import dataclasses
@@ -14,57 +13,50 @@ import signal
 import sys
 
 from jigsaw_jax import settings
-from jigsaw_jax.runtime.cluster.fleet import Fleet
 from jigsaw_jax.runtime.cluster.head import Head
 from jigsaw_jax.runtime.progress import Progress
 from tests.runtime.cluster.two_runs import run
 from tests.runtime.test_local import make_train
 
 
-def train_of(updates=4, **cluster):
-    train = make_train(updates=updates, reduction="ordered")
+def train_of(**cluster):
+    train = make_train(updates=4, reduction="ordered")
     return dataclasses.replace(
         train,
         decoder=dataclasses.replace(train.decoder, num_kv_heads=2),
         mesh=settings.Mesh(fsdp=2, sampler_tensor=2, shared=True),
-        cluster=settings.Cluster(heartbeat_s=20.0, **cluster),
+        cluster=settings.Cluster(heartbeat_s=5.0, **cluster),
     )
 
 
-def kill_second_host(worker, behind):
-    """Have the second host of a worker killed when an update is shown."""
+def strike(victims):
+    """Have the second host of a worker hit by a signal when an update is shown."""
+    # Imported with Ray, which must not be before its loopback is asked for.
+    from jigsaw_jax.runtime.cluster.fleet import Fleet
+
     show, hire = Progress.show, Fleet.hire
-    victims = []
+    hands = {}
 
-    def hire_and_note(self, name, *args):
-        hand = hire(self, name, *args)
-        if name == worker:
-            victims.append(hand.others[0])
-        return hand
+    def hire_and_note(self, name, role, place, index):
+        hands[name] = hire(self, name, role, place, index)
+        return hands[name]
 
-    def show_and_kill(self, record):
+    def show_and_strike(self, record):
         show(self, record)
-        if record["update"] == behind and len(victims) == 1:
-            os.kill(victims[0].pid, signal.SIGKILL)
+        name, signum = victims.pop(record["update"], (None, 0))
+        if name is not None:
+            os.kill(hands[name].others[0].pid, signum)
 
-    Progress.show, Fleet.hire = show_and_kill, hire_and_note
-
-    def undo():
-        Progress.show, Fleet.hire = show, hire
-
-    return undo
+    Progress.show, Fleet.hire = show_and_strike, hire_and_note
 
 
 def main(folder):
-    head = Head("local:2", train_of())
+    train = train_of(sampler_hosts=2, learner_hosts=2)
+    head = Head("local:2", train)
     head.open()
     try:
-        for worker, behind in (("sampler", 0), ("learner", 2)):
-            path = folder / worker
-            name = "sampler-0" if worker == "sampler" else worker
-            undo = kill_second_host(name, behind)
-            assert run(path, "local:2", train_of(**{f"{worker}_hosts": 2})) == 0
-            undo()
+        strike({0: ("sampler-0", signal.SIGSTOP), 2: ("learner", signal.SIGKILL)})
+        assert run(folder / "hosts", "local:2", train) == 0
     finally:
         head.close()
 

@@ -22,8 +22,9 @@ demo: .venv/run.stamp
 test: .venv/dev.stamp
 	$(BIN)/python -m pytest -n auto --nbmake tests docs/colab
 
+# Compiling takes most of the time: here as fast as it goes, in `test` as users have it.
 test-quick: .venv/dev.stamp
-	$(BIN)/python -m pytest -n auto -m "not slow"
+	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -n auto -m "not slow"
 
 check: .venv/dev.stamp
 	$(BIN)/ruff format --check .

@@ -129,6 +129,7 @@ def host(tmp_path):
     one.run("stop")
 
 
+@pytest.mark.slow
 def test_a_run_is_started_once_stopped_and_copied(host):
     assert host.state() == "none"
     words = ("demo", "gs://b/demo", "1", "--set", "a = 'b c'")
@@ -170,6 +171,7 @@ def test_a_new_host_goes_on_from_the_bucket_and_never_empties_it(host):
     assert "checkpoints/step-9/whole" in host.bucket()
 
 
+@pytest.mark.slow
 def test_a_copy_holds_logs_before_checkpoints_and_deletes_last(host):
     host.run("start", "demo", "gs://b/demo", "600", "--code", "3")
     host.wait("ended 3")
@@ -181,6 +183,7 @@ def test_a_copy_holds_logs_before_checkpoints_and_deletes_last(host):
     assert "--delete-unmatched-destination-objects" in copies[2]
 
 
+@pytest.mark.slow
 def test_a_run_that_can_t_be_copied_does_not_end_well(host):
     host.program("bin/gcloud", "exit 1")
     host.run("start", "demo", "gs://b/demo", "1", "--code", "0")

@@ -59,6 +59,7 @@ def test_without_the_option_bits_differ():
     assert np.abs(pairs.sampler - pairs.learner).max() < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shares", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_it_computes_the_ordinary_logprobs_and_gradients(shares):
     groups = make_groups.make_groups(multi_turn=True)

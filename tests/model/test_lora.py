@@ -85,6 +85,7 @@ def test_the_first_policy_is_the_base_to_the_bit(decoder):
         np.testing.assert_allclose(ours, wanted, atol=5e-6)
 
 
+@pytest.mark.slow
 def test_adapters_do_what_the_merged_weights_do(decoder):
     params = random_params(decoder)
     base = merged(decoder, params)

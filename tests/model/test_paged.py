@@ -47,6 +47,7 @@ def _slots():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", [0, 1])
 def test_both_ways_to_attend_are_that_of_the_kernels_reference(monkeypatch, layer):
     """Layer 0 has a window of nine tokens, layer 1 sees all."""

@@ -52,10 +52,15 @@ def _output_and_gradients(decoder, kind, has_prefix):
 @pytest.mark.parametrize(
     ("decoder", "has_prefix", "column_max"),
     [
-        (QWEN3, False, 1024),
+        pytest.param(QWEN3, False, 1024, marks=pytest.mark.slow),
         (QWEN3, True, 1024),
         # Soft cap and a window of 70 that ends within blocks; two backward kernels.
-        (dataclasses.replace(GEMMA2, sliding_window=70), False, 128),
+        pytest.param(
+            dataclasses.replace(GEMMA2, sliding_window=70),
+            False,
+            128,
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             dataclasses.replace(GEMMA2, sliding_window=70),
             True,

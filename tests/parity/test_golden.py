@@ -6,8 +6,16 @@ import pytest
 from jigsaw_jax.model.families import differing, family_of_config
 from tests.parity import cases, compare
 
+QUICK = ("llama3.1", "qwen3_moe", "gemma3")
 
-@pytest.mark.parametrize("name", cases.CASES)
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in cases.CASES
+    ],
+)
 def test_logits_and_greedy_tokens_equal_those_of_transformers(name, tmp_path):
     case = compare.load(name, tmp_path)
     assert np.abs(case.logits).max() > 2

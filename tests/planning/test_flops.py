@@ -24,6 +24,7 @@ TRAIN = settings.Train(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("remat", "rank"),
     [

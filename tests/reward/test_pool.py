@@ -250,6 +250,7 @@ threading.Event().wait()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["", HANG])
 def test_a_worker_ends_with_a_parent_that_was_killed(text):
     parent = subprocess.Popen(
@@ -306,6 +307,7 @@ def test_an_answer_that_is_executed_still_creates_no_file(open_pool, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_tower_of_powers_costs_one_score(open_pool):
     inbox = open_pool(
         weights={"reasoning_gym": 1.0},

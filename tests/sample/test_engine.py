@@ -16,7 +16,11 @@ from tests.sample import tiny
 PROMPT = (5, 9, 33, 2, 17)
 
 
-@pytest.fixture(autouse=True, params=[{}, tiny.PAGES], ids=["slots", "pages"])
+@pytest.fixture(
+    autouse=True,
+    params=[{}, pytest.param(tiny.PAGES, marks=pytest.mark.slow)],
+    ids=["slots", "pages"],
+)
 def _cache(request, monkeypatch):
     """Every test runs on a cache of slots and on one of pages."""
     sampler = dataclasses.replace(tiny.SAMPLER, **request.param)
@@ -251,6 +255,7 @@ def test_a_slots_last_owner_leaves_nothing_behind_not_even_nan():
     assert found[0] == clean[:3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scan", "unroll"),
     [(False, False), (True, True), pytest.param(True, False, marks=pytest.mark.slow)],

@@ -135,6 +135,7 @@ def test_a_driver_of_either_version_gets_what_our_loop_returns(monkeypatch, vers
             assert tuple(found[slot]) == expected[start + slot]
 
 
+@pytest.mark.slow
 def test_samples_of_one_prompt_have_the_tokens_of_single_prefills(monkeypatch):
     module = stub.adapter(monkeypatch, api.MAIN)
     ours = served.engine(temperature=1.0, prompt_buckets=(32,))

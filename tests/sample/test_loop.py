@@ -13,7 +13,11 @@ from jigsaw_jax.sample.loop import SampleLoop, SampleRequest, key_words
 from tests.sample import tiny
 
 
-@pytest.fixture(autouse=True, params=[{}, tiny.PAGES], ids=["slots", "pages"])
+@pytest.fixture(
+    autouse=True,
+    params=[{}, pytest.param(tiny.PAGES, marks=pytest.mark.slow)],
+    ids=["slots", "pages"],
+)
 def _cache(request, monkeypatch):
     """Every test runs on a cache of slots and on one of pages."""
     sampler = dataclasses.replace(tiny.SAMPLER, **request.param)

@@ -151,7 +151,10 @@ def _group(engine, params, caps=(12, 5, 9)):
     return prefix, state
 
 
-@pytest.mark.parametrize("page_size", [1, 3, 4, 64])
+@pytest.mark.parametrize(
+    "page_size",
+    [3, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 4, 64))],
+)
 def test_pages_give_the_bits_of_slots_whatever_their_size(page_size):
     params = tiny.params()
     found = []
@@ -231,7 +234,9 @@ def test_a_slot_moves_from_slots_to_pages_bit_for_bit():
     assert result.logprobs_TB[:, 0].tolist() + found[3][1] == whole[1]
 
 
-@pytest.mark.parametrize("cache", ["slots", "pages"])
+@pytest.mark.parametrize(
+    "cache", [pytest.param("slots", marks=pytest.mark.slow), "pages"]
+)
 def test_int8_bends_logprobs_a_little_and_moves_with_its_slot(cache):
     params, key = tiny.params(), (1, 2)
     changes = tiny.PAGES if cache == "pages" else {}
@@ -254,6 +259,7 @@ def test_int8_bends_logprobs_a_little_and_moves_with_its_slot(cache):
     assert found == plain
 
 
+@pytest.mark.slow
 def test_an_observation_is_quantised_too():
     params = tiny.params()
     found = []
@@ -296,6 +302,7 @@ def _sampled(engine, params=None, num=14):
     raise AssertionError("the loop must become idle, and does not")
 
 
+@pytest.mark.slow
 def test_few_pages_delay_samples_and_neither_lose_nor_change_any():
     plenty, most = _sampled(tiny.engine())
     scarce, fewer = _sampled(_engine(num_pages=6))
@@ -304,6 +311,7 @@ def test_few_pages_delay_samples_and_neither_lose_nor_change_any():
     assert fewer < most == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "tensor"), [(2, 2), pytest.param(4, 1, marks=pytest.mark.slow)]
 )

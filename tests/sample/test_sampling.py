@@ -112,7 +112,15 @@ def test_entropy_follows_temperature():
     assert out.entropies_B[0] == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 500, 512, 1000])
+@pytest.mark.parametrize(
+    "size",
+    [
+        1,
+        7,
+        512,
+        *(pytest.param(size, marks=pytest.mark.slow) for size in (2, 3, 64, 500, 1000)),
+    ],
+)
 def test_draws_invert_the_cumulative_distribution(size):
     rng = np.random.default_rng(size)
     logits = 3 * rng.standard_normal(size).astype(np.float32)

@@ -25,6 +25,7 @@ def found():
     return recommend.recommend(QWEN)
 
 
+@pytest.mark.slow
 def test_the_best_is_the_best_of_all_that_fit(found):
     times = []
     for values, train in recommend._allowed(QWEN):

@@ -126,7 +126,7 @@ def test_what_is_padded_or_masked_changes_no_bit(name, poison):
 
 
 @EVERY_OBJECTIVE
-@pytest.mark.parametrize("row_tokens", [32, 64])
+@pytest.mark.parametrize("row_tokens", [pytest.param(32, marks=pytest.mark.slow), 64])
 def test_a_shared_prompt_changes_nothing(name, row_tokens):
     """Rows of 64 hold whole groups, rows of 32 parts of them."""
     groups = groups_of_uneven_size()
@@ -148,6 +148,7 @@ def test_a_shared_prompt_takes_fewer_rows():
     assert num_inputs(alone) - num_inputs(shared) == saved
 
 
+@pytest.mark.slow
 def test_a_group_too_large_for_a_batch_is_split():
     train = run(rows=1)
     trajectories = sequences.trajectories([make_group(2)], mask_truncated=False)

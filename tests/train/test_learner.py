@@ -112,6 +112,7 @@ def mixed_groups():
     ]
 
 
+@pytest.mark.slow
 @EVERY_OBJECTIVE
 def test_two_updates_of_a_round_are_those_of_a_naive_learner(name):
     train = run(OBJECTIVES[name])
@@ -167,6 +168,7 @@ def test_an_update_without_a_trained_token_touches_nothing(rewards):
     assert learner.step(2)["optim/skipped"] == 0
 
 
+@pytest.mark.slow
 def test_an_objective_that_needs_the_update_waits_for_it():
     train = run(OBJECTIVES["reinforce_pp"])
     groups = make_groups()

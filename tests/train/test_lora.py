@@ -120,6 +120,7 @@ def test_warm_up_trains_adapters_and_its_policy_becomes_the_reference():
     assert_same(jax.device_get(learner.frozen), before)
 
 
+@pytest.mark.slow
 def test_a_restored_learner_goes_on_bit_for_bit():
     train = run(OBJECTIVES["kl_loss"], decoder=ADAPTED)
     learner = make_learner(train)

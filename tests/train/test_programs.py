@@ -4,6 +4,7 @@ import dataclasses
 import functools
 
 import jax
+import pytest
 
 from jigsaw_jax import mesh as meshes
 from jigsaw_jax import model, settings
@@ -44,6 +45,7 @@ def _lower_policy(programs):
     return programs.lower_policy(4)
 
 
+@pytest.mark.slow
 def test_logits_of_all_tokens_are_never_there_at_once():
     chunked, gradients = _memory(_lower_policy, logprob_chunk=16)
     whole, _ = _memory(_lower_policy)

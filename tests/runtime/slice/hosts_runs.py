@@ -25,7 +25,7 @@ def train_of(**cluster):
         train,
         decoder=dataclasses.replace(train.decoder, num_kv_heads=2),
         mesh=settings.Mesh(fsdp=2, sampler_tensor=2, shared=True),
-        cluster=settings.Cluster(heartbeat_s=5.0, **cluster),
+        cluster=settings.Cluster(heartbeat_s=15.0, **cluster),
     )
 
 

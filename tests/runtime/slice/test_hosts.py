@@ -58,7 +58,7 @@ def test_the_loss_of_its_second_host_is_the_loss_of_a_slice(runs):
     lost = [json.loads(x) for x in text.splitlines() if '"name":"lost"' in x]
     reasons = {event["track"]: event["reason"] for event in lost}
     assert len(lost) == 2
-    assert reasons["worker/sampler-0"] == "host 1: silent for 6 s"
+    assert reasons["worker/sampler-0"] == "host 1: silent for 16 s"
     assert reasons["worker/learner"].startswith("host ")
     found = summary(path)
     restarts = {worker["name"]: worker["restarts"] for worker in found["workers"]}

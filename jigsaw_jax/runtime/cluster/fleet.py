@@ -12,11 +12,8 @@ A process that says nothing for `heartbeat_s` is killed before it is called lost
 that wakes up later can do no harm; what it said before is of an earlier incarnation.
 """
 
-import contextlib
-import dataclasses
 import json
 import os
-import signal
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -27,129 +24,19 @@ from ray.exceptions import RayError
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import actor
-from jigsaw_jax.runtime.cluster.desk import home
+from jigsaw_jax.runtime.cluster.hand import DRAIN_S, Hand
 from jigsaw_jax.runtime.cluster.head import Place
 from jigsaw_jax.runtime.cluster.outbox import LASTING
 from jigsaw_jax.runtime.threads import ThreadFailed
 from jigsaw_jax.settings import Train
 
-# How long a worker holds an empty answer back, and how often the poll looks around.
-DRAIN_S = 1.0
+# How often the poll looks around.
 POLL_S = 0.2
 # How often hosts that have joined are looked for.
 LOOK_S = 5.0
 # Errors of a host whose slice has lost another one, by their names: the program that
 # both were in, or word to it.
 BROKEN = frozenset({"JaxRuntimeError", "XlaRuntimeError", "HostLostError"})
-
-
-@dataclasses.dataclass(eq=False)
-class Hand:
-    """One life of one worker.
-
-    name: stays over its lives.
-    role: "sample" or "train"; "help" where a sampler has turned to gradients.
-    incarnation: counts its lives from 1.
-    place: where it runs.
-    handle: Ray's.
-    version: of the weights that it has; -1 before the first.
-    wanted: of those that it was sent.
-    is_joined: whether the pipeline knows it.
-    pid: of its process; 0 until heard.
-    host: its name.
-    offset_s: to add to its clock.
-    facts: what it counts.
-    hired_s: when it was.
-    is_lost: whether this life is over.
-    marked_s: when the log last said that it lives.
-    is_near: whether it is on this host.
-    asked_s: since when its next answer is waited for.
-    answer: references to that.
-    others: processes of the slice behind the first, which is this one.
-    first: of the slice, where this is one of the others.
-    """
-
-    name: str
-    role: str
-    incarnation: int
-    place: Place
-    handle: Any
-    version: int = -1
-    wanted: int = -1
-    is_joined: bool = False
-    pid: int = 0
-    host: str = ""
-    offset_s: float = 0.0
-    facts: dict[str, int] = dataclasses.field(default_factory=dict)
-    hired_s: float = 0.0
-    is_lost: bool = False
-    marked_s: float = 0.0
-    is_near: bool = False
-    asked_s: float = 0.0
-    answer: tuple[Any, Any, Any] | None = None
-    others: list["Hand"] = dataclasses.field(default_factory=list)
-    first: "Hand | None" = None
-    _sequence: int = 0
-    _commands: list[Any] = dataclasses.field(default_factory=list)
-    _refs: list[Any] = dataclasses.field(default_factory=list)
-
-    @property
-    def worker(self) -> str:
-        """This life of it, as the pipeline knows it: what goes to another is not it."""
-        return f"{self.name}/{self.incarnation}"
-
-    @property
-    def is_up(self) -> bool:
-        """Whether it has built what it works with."""
-        return self.is_joined or self.version >= 0
-
-    def command(self, name: str, *values: Any, refs: Sequence[Any] = ()) -> None:
-        """Hold a command back until `flush`; values are plain."""
-        self._commands.append([name, list(values), len(self._refs), len(refs)])
-        self._refs.extend(refs)
-
-    def flush(self) -> None:
-        """Send what was held back, in one call."""
-        if not self._commands:
-            return
-        self._sequence += 1
-        batch = wire.to_bytes([self._sequence, self._commands])
-        refs, self._commands, self._refs = self._refs, [], []
-        # Ray orders the calls of one caller; a dead worker is told by its drain.
-        self.handle.do.remote(batch, refs)
-
-    def kill(self) -> None:
-        """End its processes, also one that is stopped."""
-        for other in self.others:
-            other.kill()
-        with contextlib.suppress(RayError, ValueError):
-            ray.kill(self.handle, no_restart=True)
-        if self.is_near and self.pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
-
-    def greet(self, pid: int, host: str, its_home: str) -> None:
-        """Take in who it is."""
-        self.pid, self.host, self.is_near = pid, host, its_home == home()
-
-    def row(self, slots: int) -> dict[str, Any]:
-        """As the summary lists it; `slots` are a sampler's."""
-        return {
-            "name": self.name,
-            "pid": self.pid,
-            "host": self.host,
-            "hosts": 1 + len(self.others),
-            "role": "sample+train" if self.role == "help" else self.role,
-            "version": self.version,
-            "slots": slots if self.role == "sample" else 0,
-            "restarts": self.incarnation - 1,
-            "compilations": self.facts.get("compilations", 0),
-        }
-
-    def ask(self, now_s: float) -> None:
-        """Begin a long poll."""
-        self.asked_s = now_s
-        self.answer = self.handle.drain.remote(DRAIN_S)
 
 
 class Fleet:
@@ -323,7 +210,7 @@ class Fleet:
         for hand in silent:
             silent_s = self._silent_s(hand)
             if now_s - hand.asked_s > silent_s:
-                self._lose(hand, f"{_host_of(hand)}silent for {silent_s:g} s")
+                self._lose(hand, f"{hand.label}silent for {silent_s:g} s")
         startup_s = self._train.cluster.startup_s
         for hand in list(self.hands.values()):
             if not hand.is_up and now_s - hand.hired_s > startup_s:
@@ -332,7 +219,7 @@ class Fleet:
     def _silent_s(self, hand: Hand) -> float:
         """How long its answer may be waited for."""
         cluster = self._train.cluster
-        if (hand.first or hand).is_up:
+        if hand.whole.is_up:
             return DRAIN_S + cluster.heartbeat_s
         return DRAIN_S + (cluster.building_s if hand.pid else cluster.startup_s)
 
@@ -343,7 +230,7 @@ class Fleet:
             head = wire.from_bytes(ray.get(head_ref))
         except RayError as error:
             reason = str(error).strip().split("\n")[0] or type(error).__name__
-            self._lose(hand, _host_of(hand) + reason)
+            self._lose(hand, hand.label + reason)
             return
         now_s = self._clock.now_s()
         hand.facts = head["facts"]
@@ -359,15 +246,15 @@ class Fleet:
         if hand.first is not None or head["epoch"] != self.epoch:
             self.num_stale += hand.first is None
             items = [item for item in items if item[0] in LASTING]
-        worker = hand.first or hand
+        worker = hand.whole
         broken = [item[3] for item in items if _is_of_slice(worker, item)]
         if broken:
-            self._lose(hand, f"{_host_of(hand)}{broken[0]}")
+            self._lose(hand, f"{hand.label}{broken[0]}")
         elif not worker.is_lost:
             self.on_batch(worker, items, payload_ref, refs_ref)
 
     def _lose(self, hand: Hand, reason: str) -> None:
-        hand = hand.first or hand
+        hand = hand.whole
         if hand.is_lost:
             return
         self.retire(hand)
@@ -378,14 +265,6 @@ class Fleet:
 def _is_of_slice(hand: Hand, item: list[Any]) -> bool:
     """Whether a host failed of what it does when another of its slice is gone."""
     return bool(hand.others) and item[0] == "failed" and item[2] in BROKEN
-
-
-def _host_of(hand: Hand) -> str:
-    """Which host of a slice, for a reason; nothing where there is one alone."""
-    worker = hand.first or hand
-    if not worker.others:
-        return ""
-    return f"host {[worker, *worker.others].index(hand)}: "
 
 
 def _environment() -> dict[str, str]:

@@ -14,7 +14,7 @@ class Loop:
     """Stands for a `SampleLoop`: ends the first request at each step."""
 
     def __init__(self, version, token=5):
-        self.calls = [("begin", version)]
+        self.calls: list[tuple] = [("begin", version)]
         self.waiting = []
         self.token = token
 
@@ -69,6 +69,11 @@ def replay(**kwargs):
     return Replay(lambda fetch, version: Loop((fetch, version), **kwargs), str)
 
 
+def calls_of(replay):
+    assert isinstance(replay.loop, Loop)
+    return replay.loop.calls
+
+
 def request(sample):
     return SampleRequest(
         id=SampleId("u", 0, sample),
@@ -113,11 +118,11 @@ def test_every_call_is_made_there_with_equal_values():
     lead, other = led()
     there = replay()
     follow_all(there, entries(other))
-    assert there.loop.calls == lead._replay.loop.calls
-    names = [call[0] for call in there.loop.calls]
+    assert calls_of(there) == calls_of(lead._replay)
+    names = [call[0] for call in calls_of(there)]
     text = "begin submit submit submit step pause resume swap step cancel clear"
     assert names == text.split()
-    assert ("swap", "2", 8) in there.loop.calls
+    assert ("swap", "2", 8) in calls_of(there)
     assert there.trace.value == lead._replay.trace.value
 
 

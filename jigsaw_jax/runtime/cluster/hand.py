@@ -1,0 +1,138 @@
+"""One process of a worker as the controller has it: told what to do, heard, ended."""
+
+import contextlib
+import dataclasses
+import os
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from jigsaw_jax.runtime import wire
+from jigsaw_jax.runtime.cluster.desk import home
+from jigsaw_jax.runtime.cluster.head import Place
+
+# How long a worker holds an empty answer back.
+DRAIN_S = 1.0
+
+
+@dataclasses.dataclass(eq=False)
+class Hand:
+    """One life of one worker.
+
+    name: stays over its lives.
+    role: "sample" or "train"; "help" where a sampler has turned to gradients.
+    incarnation: counts its lives from 1.
+    place: where it runs.
+    handle: Ray's.
+    version: of the weights that it has; -1 before the first.
+    wanted: of those that it was sent.
+    is_joined: whether the pipeline knows it.
+    pid: of its process; 0 until heard.
+    host: its name.
+    offset_s: to add to its clock.
+    facts: what it counts.
+    hired_s: when it was.
+    is_lost: whether this life is over.
+    marked_s: when the log last said that it lives.
+    is_near: whether it is on this host.
+    asked_s: since when its next answer is waited for.
+    answer: references to that.
+    others: processes of the slice behind the first, which is this one.
+    first: of the slice, where this is one of the others.
+    """
+
+    name: str
+    role: str
+    incarnation: int
+    place: Place
+    handle: Any
+    version: int = -1
+    wanted: int = -1
+    is_joined: bool = False
+    pid: int = 0
+    host: str = ""
+    offset_s: float = 0.0
+    facts: dict[str, int] = dataclasses.field(default_factory=dict)
+    hired_s: float = 0.0
+    is_lost: bool = False
+    marked_s: float = 0.0
+    is_near: bool = False
+    asked_s: float = 0.0
+    answer: tuple[Any, Any, Any] | None = None
+    others: list["Hand"] = dataclasses.field(default_factory=list)
+    first: "Hand | None" = None
+    _sequence: int = 0
+    _commands: list[Any] = dataclasses.field(default_factory=list)
+    _refs: list[Any] = dataclasses.field(default_factory=list)
+
+    @property
+    def worker(self) -> str:
+        """This life of it, as the pipeline knows it: what goes to another is not it."""
+        return f"{self.name}/{self.incarnation}"
+
+    @property
+    def whole(self) -> "Hand":
+        """The worker that it is a process of: the first process stands for it."""
+        return self.first or self
+
+    @property
+    def label(self) -> str:
+        """Which host of a slice it is, for a reason; nothing where there is one."""
+        hosts = [self.whole, *self.whole.others]
+        return f"host {hosts.index(self)}: " if len(hosts) > 1 else ""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it has built what it works with."""
+        return self.is_joined or self.version >= 0
+
+    def command(self, name: str, *values: Any, refs: Sequence[Any] = ()) -> None:
+        """Hold a command back until `flush`; values are plain."""
+        self._commands.append([name, list(values), len(self._refs), len(refs)])
+        self._refs.extend(refs)
+
+    def flush(self) -> None:
+        """Send what was held back, in one call."""
+        if not self._commands:
+            return
+        self._sequence += 1
+        batch = wire.to_bytes([self._sequence, self._commands])
+        refs, self._commands, self._refs = self._refs, [], []
+        # Ray orders the calls of one caller; a dead worker is told by its drain.
+        self.handle.do.remote(batch, refs)
+
+    def kill(self) -> None:
+        """End its processes, also one that is stopped."""
+        for other in self.others:
+            other.kill()
+        with contextlib.suppress(RayError, ValueError):
+            ray.kill(self.handle, no_restart=True)
+        if self.is_near and self.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def greet(self, pid: int, host: str, its_home: str) -> None:
+        """Take in who it is."""
+        self.pid, self.host, self.is_near = pid, host, its_home == home()
+
+    def row(self, slots: int) -> dict[str, Any]:
+        """As the summary lists it; `slots` are a sampler's."""
+        return {
+            "name": self.name,
+            "pid": self.pid,
+            "host": self.host,
+            "hosts": 1 + len(self.others),
+            "role": "sample+train" if self.role == "help" else self.role,
+            "version": self.version,
+            "slots": slots if self.role == "sample" else 0,
+            "restarts": self.incarnation - 1,
+            "compilations": self.facts.get("compilations", 0),
+        }
+
+    def ask(self, now_s: float) -> None:
+        """Begin a long poll."""
+        self.asked_s = now_s
+        self.answer = self.handle.drain.remote(DRAIN_S)

@@ -310,8 +310,7 @@ def host_devices(num: int) -> list[Any]:
       num: of all of them.
 
     Returns:
-      Devices for `learner_mesh` or `sampler_mesh`; just the first of all in one
-      process.
+      Devices for `learner_mesh` or `sampler_mesh`; all that there are in one process.
 
     Raises:
       ValueError: the processes can't have as many each, or one has too few.

@@ -111,7 +111,9 @@ class Desk:
             name, values, first, num = wire.read_list(command, 4)
             named = refs[first : first + num]
             if name in _OF_ALL_HOSTS:
-                self.peers.write(name, *values, refs=named)
+                # What is saved beside the arrays concerns the first host alone.
+                told = [values[0], {}, values[2]] if name == "save" else values
+                self.peers.write(name, *told, refs=named)
             self._run_one(name, values, named)
         self._prompts.clear()
 

@@ -6,18 +6,18 @@ from jigsaw_jax.runtime.cluster.slices import SliceError, check_slice, slices
 from jigsaw_jax.settings import Cluster, Mesh
 
 
-def node(name, alive=True, labels=(), **resources):
+def node(name, alive=True, labels=(), resources=()):
     return {
         "NodeID": name,
         "Alive": alive,
         "Labels": dict(labels),
-        "Resources": {"CPU": 8.0, **resources},
+        "Resources": {"CPU": 8.0, **dict(resources)},
     }
 
 
 def of_slice(name, slice_name, number, hosts):
     named = {f"jigsaw_slice:{slice_name}": float(hosts), "jigsaw_host": float(number)}
-    return node(name, **named)
+    return node(name, resources=named)
 
 
 def test_hosts_that_name_no_slice_are_one_each_and_this_one_is_first():

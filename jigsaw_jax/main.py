@@ -1,5 +1,11 @@
 """`python -m jigsaw_jax.main --gin FILE`: train, or show what would be trained."""
 
+from jigsaw_jax.runtime import signals
+
+if __name__ == "__main__":
+    # What follows takes its time, and a traceback of an import tells nobody anything.
+    signals.leave_at_once()
+
 import argparse
 import functools
 import pathlib
@@ -23,8 +29,8 @@ def main(argv: list[str] | None = None) -> int:
       argv: arguments; None takes the process's, which may then start anew once.
 
     Returns:
-      Exit code: 0, 1 where the run can't go on, 2 where it is refused, 130 where it
-      is interrupted while it starts or when it has trained.
+      Exit code: 0, 1 where the run can't go on, 2 where it is refused; 130 (Ctrl-C) or
+      143 (SIGTERM) where it is stopped while it starts or when it has trained.
     """
     args = _parser().parse_args(argv)
     run_dir = pathlib.Path(args.run_dir or f"runs/{pathlib.Path(args.gin[-1]).stem}")
@@ -48,10 +54,10 @@ def main(argv: list[str] | None = None) -> int:
         if args.cluster is not None:
             return _train_on_cluster(loaded, run_dir, args.cluster, resume=resume)
         return _train(loaded, run_dir, resume=resume)
-    except KeyboardInterrupt:
-        # Between its first and its last update, a run takes Ctrl-C itself.
-        sys.stderr.write("stopped; the same command goes on from what is saved\n")
-        return 130
+    except signals.SignalledError as error:
+        # Between its first and its last update, a run takes signals itself.
+        sys.stderr.write(signals.STOPPED)
+        return error.code
 
 
 def summary(train: Train) -> str:
@@ -127,15 +133,17 @@ def _train_on_cluster(
 
 def _run(runtime: Callable[..., Any], **arguments: Any) -> int:
     from jigsaw_jax.runtime.cluster.head import ClusterError
+    from jigsaw_jax.runtime.crew import ClusterLostError
     from jigsaw_jax.runtime.inputs import RefusedError
     from jigsaw_jax.store.files import StoreError
 
     try:
-        return runtime(**arguments).run()
+        with signals.interrupting():
+            return runtime(**arguments).run()
     except (RefusedError, ClusterError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    except StoreError as error:
+    except (StoreError, ClusterLostError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
 

@@ -14,9 +14,11 @@ from jigsaw_jax import config
 from jigsaw_jax.settings import Train
 from jigsaw_jax.simulation import (
     compare,
+    fit,
     outcome,
     overrides,
     recommend,
+    recorded,
     replay,
     report,
     table,
@@ -56,6 +58,9 @@ def main(argv: list[str] | None = None) -> int:
     console = Console(width=args.width)
     try:
         train = config.load(args.gin, args.set).train
+        if args.fit is not None:
+            train = fit.fitted(train, args.fit)
+            console.print(fit.told(*recorded.costs(train)), highlight=False)
         if args.recommend:
             recommend.show(recommend.recommend(train), console)
             return 0
@@ -180,6 +185,12 @@ def _parser() -> argparse.ArgumentParser:
         "--replay",
         metavar="RUN_DIR",
         help="simulate that run, from what its events say, and compare",
+    )
+    parser.add_argument(
+        "--fit",
+        metavar="RUN_DIR",
+        help="take costs and lengths from that run's events, to ask what another R, U,"
+        " F or mode would take",
     )
     parser.add_argument(
         "--report", metavar="DIR", help="also draw a timeline page a policy there"

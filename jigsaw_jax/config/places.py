@@ -31,28 +31,27 @@ def check_files(train: settings.Train) -> None:
 
     Raises:
       ConfigError: a file or an installed package is missing, a Hugging Face folder is
-        not whole or of another model, the policy can't be exported as one, or the
-        reward function can't be imported.
+        not whole, it or a GGUF file is of another model, the policy can't be exported
+        as a folder, or the reward function can't be imported.
     """
     if train.store.export == "hf":
         _check_export(train.decoder)
     paths = {
-        "Data.path": train.data.path,
-        "Tokenizer.path": train.tokenizer.path,
         "Weights.path": train.weights.path,
+        "Tokenizer.path": train.tokenizer.path,
+        "Data.path": train.data.path,
     }
     for name, path in paths.items():
         if path is None:
             continue
         if name == "Weights.path" and train.weights.source == "hf":
-            _check_folder(path, train.decoder)
+            _check_folder(path, train)
         elif path.startswith(PACKAGE):
             _check_package(name, path.removeprefix(PACKAGE))
         elif not pathlib.Path(path).is_file():
-            raise ConfigError(
-                f"{name} must be an existing file, got {path!r}; relative paths start "
-                f"at the working directory, {pathlib.Path.cwd()}"
-            )
+            raise ConfigError(_no_file(name, path))
+    if train.weights.source == "gguf" and train.weights.path is not None:
+        _check_gguf(train.weights.path, train.decoder)
     if train.reward.function is not None:
         _check_function(train.reward.function)
 
@@ -134,14 +133,48 @@ def _check_same_run(run_dir: pathlib.Path, train: settings.Train) -> None:
             )
 
 
-def _check_folder(path: str, decoder: settings.Decoder) -> None:
+def _check_folder(path: str, train: settings.Train) -> None:
     # Imported here: it loads JAX, and most runs name no such folder.
     from jigsaw_jax.model.hf_folder import Folder
 
     try:
-        Folder(path).check(decoder)
+        folder = Folder(path)
+        folder.check(train.decoder)
     except ValueError as error:
         raise ConfigError(f"Weights.path: {error}") from None
+    longest = train.sampler.length_max
+    if longest > folder.tokens_max:
+        raise ConfigError(
+            "Sampler.prompt_buckets and Sampler.new_tokens_max must make at most the "
+            f"{folder.tokens_max:g} tokens of max_position_embeddings in {path}, got "
+            f"{longest}"
+        )
+
+
+def _check_gguf(path: str, decoder: settings.Decoder) -> None:
+    # Imported here: it loads JAX, and most runs name no such file.
+    from jigsaw_jax.model.families import differing
+    from jigsaw_jax.model.gguf import decoder_from_gguf
+
+    try:
+        differences = differing(decoder_from_gguf(path), decoder)
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"Weights.path: {error}") from None
+    if differences:
+        raise ConfigError(
+            f"Weights.path: Decoder must be the model of {path}: set "
+            + ", ".join(differences)
+        )
+
+
+def _no_file(name: str, path: str) -> str:
+    inside = pathlib.Path(path) / "tokenizer.json"
+    if name == "Tokenizer.path" and inside.is_file():
+        return f"{name} must be a file, got folder {path!r}; take {str(inside)!r}"
+    return (
+        f"{name} must be an existing file, got {path!r}; relative paths start at the "
+        f"working directory, {pathlib.Path.cwd()}"
+    )
 
 
 def _check_export(decoder: settings.Decoder) -> None:

@@ -31,7 +31,8 @@ class BpeTokenizer:
         self._spelling = {token: text for text, token in special.items()}
         self._template = template
         self._save = save
-        self.vocab_size: int = model.get_vocab_size()
+        # Ids may leave gaps, so their number is no bound.
+        self.vocab_size: int = max(model.get_vocab().values()) + 1
         self.bos_id: int | None = bos_id
         self.eos_id: int = eos_id
         self.pad_id: int = eos_id if pad_id is None else pad_id
@@ -47,7 +48,8 @@ class BpeTokenizer:
         texts: list[str] = []
         run: list[int] = []
         for token in ids:
-            if token < self.vocab_size and token not in self._spelling:
+            is_known = self._model.id_to_token(token) is not None
+            if is_known and token not in self._spelling:
                 run.append(token)
                 continue
             texts.append(self._model.decode(run, skip_special_tokens=False))

@@ -7,9 +7,12 @@ before the template sees them and unmarked after the rendered text has been cut.
 
 import re
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
 import jinja2.sandbox
 
 _MARKERS = [chr(code) for code in range(0xE000, 0xF900)]
@@ -31,6 +34,9 @@ class ChatTemplate:
 
     `names` are texts that templates may mention, such as "bos_token". There is no
     clock in the sandbox: templates that would write today's date take their fallback.
+
+    Raises:
+      ValueError: the template is no Jinja.
     """
 
     def __init__(
@@ -44,10 +50,13 @@ class ChatTemplate:
         environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
             trim_blocks=True,
             lstrip_blocks=True,
-            extensions=["jinja2.ext.loopcontrols"],
+            extensions=["jinja2.ext.loopcontrols", _Generation],
         )
         environment.globals["raise_exception"] = _refuse
-        self._template = environment.from_string(source)
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateError as error:
+            raise ValueError(f"the chat template can't be read: {error}") from None
         self._names = dict(names)
         self._system = system
         longest_first = sorted(filter(None, special_tokens), key=len, reverse=True)
@@ -89,6 +98,17 @@ class ChatTemplate:
 
     def _marked(self, text: str, marker: str) -> str:
         return self._start.sub(lambda match: match[1] + marker, text)
+
+
+class _Generation(jinja2.ext.Extension):
+    """The tags around what an assistant wrote in some templates; they write nothing."""
+
+    tags: ClassVar[set[str]] = {"generation"}
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        """What is between the tags."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 def _refuse(message: str) -> None:

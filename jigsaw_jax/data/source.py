@@ -109,7 +109,8 @@ class PromptSource:
         for index in self._row_indices:
             row = self._rows[index]
             text = self._text(row)
-            if text and len(text.encode()) + around <= tokens_max:
+            # Of white space alone some tokenizers make no token.
+            if text.strip() and len(text.encode()) + around <= tokens_max:
                 continue
             num = len(self._tokenizer.encode_prompt(text)[0])
             if not 1 <= num <= tokens_max:
@@ -129,14 +130,19 @@ class PromptSource:
           check: says what is wrong with a row.
 
         Raises:
-          ValueError: what `check` said of the first such row, and where it stands.
+          ValueError: what `check` said of the first such row, where it stands, and
+            how many there are.
         """
+        refused = []
         for index in self._row_indices:
             row = self._rows[index]
             try:
                 check(row)
             except ValueError as error:
-                raise ValueError(f"{row.where}: {error}") from None
+                refused.append(f"{row.where}: {error}")
+        if refused:
+            more = f" ({len(refused)} rows are refused)" if len(refused) > 1 else ""
+            raise ValueError(refused[0] + more)
 
     def pair(
         self, position: int, solution: str
@@ -204,7 +210,7 @@ def shown(row: Row, question: str | None) -> str:
     if match is None or match[1] is None:
         raise ValueError(
             f"Data.question must match every problem, got {question!r} "
-            f"for row {row.row_id!r}: {row.question!r}"
+            f"for row {row.row_id!r}: {row.question[:80]!r}"
         )
     return match[1]
 

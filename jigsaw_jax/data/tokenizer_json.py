@@ -87,7 +87,10 @@ def _config(folder: pathlib.Path) -> dict[str, Any]:
         raise FileNotFoundError(
             f"{path} must exist: it says which tokens are EOS and BOS"
         )
-    return json.loads(path.read_text(encoding="utf-8"))
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} must hold a JSON object, got {found!r}")
+    return found
 
 
 def _template(folder: pathlib.Path, config: dict[str, Any]) -> str:
@@ -96,7 +99,8 @@ def _template(folder: pathlib.Path, config: dict[str, Any]) -> str:
         return beside.read_text(encoding="utf-8")
     template = config.get("chat_template")
     if isinstance(template, list):
-        template = {entry["name"]: entry["template"] for entry in template}["default"]
+        named = {entry["name"]: entry["template"] for entry in template}
+        template = named.get("default")
     if template is None:
         raise ValueError(
             f"Tokenizer.chat must be False: {folder} holds no chat template, got True"

@@ -70,7 +70,7 @@ def export_folder(
     kept = kept.get("text_config", kept)
     family = FAMILIES.get(kept.get("model_type"), None) or family_of(decoder)
     stored = jnp.dtype(dtype or decoder.param_dtype)
-    known = {"rope_parameters", "rope_scaling", "torch_dtype", "layer_types"}
+    known = {"rope_parameters", "rope_scaling", "torch_dtype", "dtype", "layer_types"}
     config = {key: value for key, value in kept.items() if key not in known}
     config |= family.config(decoder)
     config["torch_dtype"] = stored.name
@@ -131,6 +131,8 @@ def _write_weights(
         total += sum(tensor.nbytes for tensor in tensors.values())
         weight_map |= dict.fromkeys(tensors, name)
         save_file(tensors, folder / name, metadata={"format": "pt"})
+        # The library lets only the owner read it; the folder has what the umask leaves.
+        (folder / name).chmod(folder.stat().st_mode & 0o666)
     if len(files) > 1:
         index = {"metadata": {"total_size": total}, "weight_map": weight_map}
         _write_json(folder / INDEX, index)

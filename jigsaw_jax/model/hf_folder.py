@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -45,6 +46,7 @@ class Folder:
         whole = _read_json(self._path, CONFIG)
         self.config: Mapping[str, Any] = whole.get("text_config", whole)
         self._is_part = "text_config" in whole
+        _check_unquantised(self._path / CONFIG, whole, self.config)
         self.family: Family = family_of_config(self.config)
         self.decoder = self.family.decoder(self.config)
         self._files = [self._path / name for name in _file_names(self._path)]
@@ -65,6 +67,14 @@ class Folder:
                 + ", ".join(differences)
             )
         _ = self._places
+
+    @property
+    def tokens_max(self) -> int | float:
+        """Tokens of the longest sequence that the model was made for."""
+        places = self.config.get("max_position_embeddings") or math.inf
+        # What the key counts is without linear scaling, where that is added later.
+        is_linear = self.decoder.rope_scaling == "linear"
+        return places * self.decoder.rope_factor if is_linear else places
 
     @functools.cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -103,10 +113,26 @@ class Folder:
         return own
 
 
+def _check_unquantised(path: pathlib.Path, *configs: Mapping[str, Any]) -> None:
+    """Packed integers and their scales are no weights that we could train."""
+    for config in configs:
+        found = config.get("quantization_config")
+        if found:
+            method = found.get("quant_method") if isinstance(found, dict) else found
+            raise ValueError(
+                f"{path}: quantization_config must be absent, got {method!r}; take the "
+                "model's folder in bfloat16 or float32, or a GGUF file of it with "
+                "Weights.source = 'gguf'"
+            )
+
+
 def _file_names(path: pathlib.Path) -> list[str]:
     """Safetensors files of the folder, all of them there."""
     if (path / INDEX).is_file():
-        names = sorted(set(_read_json(path, INDEX)["weight_map"].values()))
+        weight_map = _read_json(path, INDEX).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise ValueError(f"{path / INDEX} must have a weight_map, got {weight_map}")
+        names = sorted(set(weight_map.values()))
         missing = [name for name in names if not (path / name).is_file()]
         if missing:
             raise ValueError(
@@ -115,7 +141,10 @@ def _file_names(path: pathlib.Path) -> list[str]:
             )
         return names
     if not (path / SINGLE).is_file():
-        raise ValueError(f"{path} must have {SINGLE} or {INDEX}, got neither")
+        raise ValueError(
+            f"{path} must have {SINGLE} or {INDEX}, got neither; transformers writes "
+            "them from older files: from_pretrained, then save_pretrained"
+        )
     return [SINGLE]
 
 
@@ -123,6 +152,11 @@ def _read_json(path: pathlib.Path, name: str) -> dict[str, Any]:
     try:
         found = json.loads((path / name).read_text())
     except OSError:
+        if not path.is_dir():
+            raise ValueError(
+                f"{path} must be a Hugging Face folder on this machine, got none; "
+                f"fetch a model of the hub first: hf download {path} --local-dir DIR"
+            ) from None
         raise ValueError(
             f"{path} must be a Hugging Face folder, got no {name} in it"
         ) from None

@@ -2,8 +2,8 @@
 
 One thread keeps one worker process. It takes scores from the queue, hands them over and
 waits for each answer up to the limit; a worker that is late or dies is killed and
-replaced, that one score is missing, and the rest of its batch goes back to the head of
-the queue.
+replaced, and the rest of its batch goes back to the head of the queue. The one score is
+missing where it was late; where the worker died, it is tried once more.
 """
 
 import collections
@@ -35,6 +35,11 @@ class _Job(NamedTuple):
     prompt: Prompt
     text: str
     deliver: Deliver
+    is_again: bool = False
+
+
+def _ignore(error: BaseException) -> None:
+    """Whoever submits next hears of it."""
 
 
 class RewardPool:
@@ -42,10 +47,18 @@ class RewardPool:
 
     With `Reward.processes` = 0 a score is computed on the calling thread, which only
     rewards of ours may. `timeouts` counts the scores that hit the wall limit so far and
-    `crashes` those whose worker died.
+    `crashes` those whose worker died twice: once may be another's doing.
+
+    Args:
+      reward: what scores, and in how many processes.
+      on_failed: called, from a thread of the pool, when nothing will be scored any
+        more; what waits is then delivered without a value.
     """
 
-    def __init__(self, reward: Reward) -> None:
+    def __init__(
+        self, reward: Reward, *, on_failed: Callable[[BaseException], None] = _ignore
+    ) -> None:
+        self._on_failed = on_failed
         self.timeouts = 0
         self.crashes = 0
         self._reward = reward
@@ -105,7 +118,8 @@ class RewardPool:
             self._keep()
         except BaseException as error:
             # Nobody would score any more, and the run would wait for ever.
-            self._give_up(f"a thread of the reward pool must not fail, got {error!r}")
+            reason = f"a thread of the reward pool must not fail, got {error!r}"
+            self._give_up(reason, error)
             raise
 
     # A keeper's life: start a worker, feed it until it fails, again.
@@ -163,6 +177,9 @@ class RewardPool:
                 self._jobs.extendleft(reversed(batch))
                 if self._is_closed:
                     failure = "error: the reward pool was closed"
+                elif failure == "crash" and not failed.is_again:
+                    self._jobs.appendleft(failed._replace(is_again=True))
+                    return
                 self.timeouts += failure == "timeout"
                 self.crashes += failure == "crash"
                 self._changed.notify(len(batch))
@@ -200,9 +217,13 @@ class RewardPool:
             return "crash"
         return None
 
-    def _give_up(self, reason: str) -> None:
+    def _give_up(self, reason: str, cause: BaseException | None = None) -> None:
         with self._changed:
             self._broken = reason
+        error = RuntimeError(reason)
+        error.__cause__ = cause
+        # First, so that the run does not train on what follows.
+        self._on_failed(error)
         self._fail_all(f"error: {reason}")
 
     def _fail_all(self, failure: str) -> None:

@@ -1,6 +1,7 @@
 """Whether a problem's reference answer is one that the chosen rewards can score."""
 
 from jigsaw_jax.records import Prompt
+from jigsaw_jax.reward.code_tests import parse_tests
 from jigsaw_jax.reward.multiple_choice import check_option
 from jigsaw_jax.reward.numeric import numeric
 from jigsaw_jax.reward.reasoning_gym import check_allowed
@@ -42,6 +43,8 @@ def _check(name: str, prompt: Prompt, reward: Reward) -> None:
         return
     if not prompt.answer.strip():
         raise ValueError(f"answer must not be empty, got {prompt.answer!r}")
+    if name == "code":
+        parse_tests(prompt.answer, trusts_asserts=reward.code_trusts_asserts)
     is_task = name == "task"
     if name == "numeric" or (is_task and prompt.task in NUMERIC_TASKS):
         numeric("", prompt.answer)

@@ -8,6 +8,7 @@ of the CPU time of a training step whose scratch space is 300 MB.
 import contextlib
 import ctypes
 import os
+import signal
 import sys
 
 VARIABLE = "GLIBC_TUNABLES"
@@ -31,9 +32,13 @@ def restart_with_huge_pages() -> None:
     os.environ[VARIABLE] = ":".join(filter(None, (chosen, f"{OPTION}=1")))
     sys.stdout.flush()
     sys.stderr.flush()
+    # A signal between the two programs would meet the interpreter's own handler.
+    held = (signal.SIGINT, signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_BLOCK, held)
     # Where it cannot start anew it goes on, only slower.
     with contextlib.suppress(OSError):
         os.execv(sys.executable, sys.orig_argv)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
 
 
 def keep_freed_memory() -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 from jigsaw_jax import records
 from jigsaw_jax.records import Effect, Event, Sample, SampleId, Score
 from jigsaw_jax.runtime.clock import Clock
-from jigsaw_jax.runtime.crew import Crew, CrewLostError, Gather
+from jigsaw_jax.runtime.crew import ClusterLostError, Crew, CrewLostError, Gather
 from jigsaw_jax.runtime.evaluation import (
     EvaluationScored,
     completion_pieces,
@@ -99,6 +99,7 @@ class Control:
 
         Raises:
           CrewLostError: the learner is gone; the last commit stands.
+          ClusterLostError: so is all else.
         """
         is_whole = False
         if is_stopping:
@@ -151,7 +152,13 @@ class Control:
             self._apply(event)
         crew.flush()
         # Reports on samples that came together complete groups that share a hand-off.
-        arrivals = batches(self._events, batch_key)
+        # What is overdue must be seen also where all wait for it and nothing comes.
+        arrivals = batches(
+            self._events,
+            batch_key,
+            idle_s=self._train.pipeline.lost_after_s / 4 or None,
+            idle=lambda: records.TimePassed(now_s=self._clock.now_s()),
+        )
         # A run that had ended when it was resumed is finished before any event.
         while self._finished is None:
             items = next(arrivals)
@@ -163,7 +170,7 @@ class Control:
     def _take(self, items: list[Any]) -> None:
         first = items[0]
         if isinstance(first, ThreadFailed):
-            if isinstance(first.error, (StoreError, CrewLostError)):
+            if isinstance(first.error, (StoreError, CrewLostError, ClusterLostError)):
                 raise first.error
             raise RuntimeError(f"the {first.thread} thread failed") from first.error
         if isinstance(first, EvaluationScored):

@@ -32,6 +32,10 @@ class CrewLostError(Exception):
     """The learner is gone; a new crew can go on from the last checkpoint."""
 
 
+class ClusterLostError(Exception):
+    """What the processes of a run stand on is gone; the message is one line."""
+
+
 @runtime_checkable
 class Crew(Protocol):
     """Carries effects to whoever does them; answers come as events.

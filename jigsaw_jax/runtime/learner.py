@@ -70,7 +70,7 @@ class LearnerWorker:
             self._learner.accumulate(groups, update)
             self._learner.block()
             end_s = self._clock.now_s()
-        self._log("accumulate", start_s, end_s, update=update, groups=len(groups))
+        self._log("accumulate", start_s, end_s, update=update, **_sizes(groups))
         self._post(
             GroupsAccumulated(
                 now_s=end_s,
@@ -108,3 +108,18 @@ class LearnerWorker:
     def _log(self, name: str, start_s: float, end_s: float, **fields: int) -> None:
         self.busy.append((start_s, end_s))
         self._journal.interval("learner", name, start_s, end_s, **fields)
+
+
+def _sizes(groups: Sequence[Group]) -> dict[str, int]:
+    """What a hand-off's time depends on, for those who fit costs to the log."""
+    prompts = [len(group.prompt.tokens) for group in groups]
+    sampled = sum(sample.num_sampled for group in groups for sample in group.samples)
+    repeated = sum(
+        length * len(group.samples)
+        for length, group in zip(prompts, groups, strict=True)
+    )
+    return {
+        "groups": len(groups),
+        "tokens": sampled + repeated,
+        "prompt_tokens": sum(prompts),
+    }

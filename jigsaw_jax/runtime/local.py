@@ -15,6 +15,7 @@ from typing import Any
 
 from jigsaw_jax import records
 from jigsaw_jax.records import Event, Group, GroupId, Prompt, Sample, Score
+from jigsaw_jax.runtime import signals
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.compilations import CompilationCounter
 from jigsaw_jax.runtime.control import Control
@@ -268,14 +269,16 @@ def gather(
     published: Callable[[int, float, float], None],
 ) -> LocalCrew:
     """Build everything in this process; see `crew.Gather`."""
-    team = start(
-        train,
-        record,
-        clock=clock,
-        progress=progress,
-        post=post,
-        keep=payloads.add_sample,
-    )
+    # Nothing here needs an orderly end: reward processes end with this one.
+    with signals.leaving_at_once():
+        team = start(
+            train,
+            record,
+            clock=clock,
+            progress=progress,
+            post=post,
+            keep=payloads.add_sample,
+        )
     return LocalCrew(
         train, record, team=team, clock=clock, post=post, published=published
     )

@@ -83,6 +83,7 @@ class Record:
             incarnation=self._dir.incarnation,
             at_s=clock.now_s(),
             unix_s=clock.unix_s(),
+            on_failed=fail,
         )
         self._metrics = MetricsLog(
             self._dir.metrics,
@@ -212,6 +213,9 @@ class Record:
         self, update: int, logged: Logged, whole: Callable[[Group], Group]
     ) -> list[dict[str, Any]]:
         group = whole(logged.group)
+        if not group.samples:
+            # Trained, and gone since with the host that held them.
+            return []
         texts, pieces = zip(*map(self._spell, group.samples), strict=True)
         whole_one = dataclasses.replace(logged, group=group)
         return rollout_rows(whole_one, update=update, texts=texts, pieces=pieces)

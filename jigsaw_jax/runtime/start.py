@@ -16,7 +16,7 @@ from jigsaw_jax.runtime.progress import Progress
 from jigsaw_jax.runtime.publisher import Publisher
 from jigsaw_jax.runtime.record import Record
 from jigsaw_jax.runtime.sampler import SamplerWorker
-from jigsaw_jax.runtime.threads import Turns
+from jigsaw_jax.runtime.threads import ThreadFailed, Turns
 from jigsaw_jax.sample.loop import SampleLoop
 from jigsaw_jax.schedule.pipeline import Pipeline
 from jigsaw_jax.settings import Train
@@ -77,7 +77,9 @@ def start(
     if "code" in train.reward.weights:
         progress.say(check_isolation(train.reward))
     # First, since its processes take as long to load as all that follows.
-    pool = RewardPool(train.reward)
+    pool = RewardPool(
+        train.reward, on_failed=lambda error: post(ThreadFailed("reward", error))
+    )
     try:
         return _team(
             train, record, pool, clock=clock, progress=progress, post=post, keep=keep

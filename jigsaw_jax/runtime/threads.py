@@ -82,19 +82,29 @@ class CommandThread:
 
 
 def batches(
-    events: queue.SimpleQueue[Any], key: Callable[[Any], Any]
+    events: queue.SimpleQueue[Any],
+    key: Callable[[Any], Any],
+    *,
+    idle_s: float | None = None,
+    idle: Callable[[], Any] | None = None,
 ) -> Iterator[list[Any]]:
     """Everything that comes, in order and without end.
 
     Args:
       events: waited on for the next.
       key: neighbours of one key that are there at the same time come as one batch.
+      idle_s: how long nothing may come; None for ever.
+      idle: makes an event that says so.
 
     Yields:
       Batches of at least one event.
     """
     while True:
-        items = [events.get()]
+        try:
+            items = [events.get(timeout=idle_s)]
+        except queue.Empty:
+            assert idle is not None
+            items = [idle()]
         with contextlib.suppress(queue.Empty):
             while True:
                 items.append(events.get_nowait())

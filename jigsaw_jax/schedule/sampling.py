@@ -143,7 +143,7 @@ class Sampling:
         """Queue again what has not been heard of for too long."""
         for sample in self._deadlines.due(self._gap.now_s):
             attempt = self._ledger.attempt(sample)
-            self._cancel(sample)
+            self._cancel(sample, is_overdue=True)
             self._retry(sample, attempt)
 
     # What each event changes.
@@ -223,18 +223,20 @@ class Sampling:
             self._retry(sample, attempt)
 
     def _release(
-        self, sample: SampleId, *, is_finished: bool = False
+        self, sample: SampleId, *, is_finished: bool = False, is_overdue: bool = False
     ) -> tuple[str, int] | None:
         """Free the sample's slot, if it has one."""
-        place = self._slots.release(sample)
+        place = self._slots.release(
+            sample, is_finished=is_finished, is_overdue=is_overdue
+        )
         if place is not None:
             self._gap.left(is_finished=is_finished)
         return place
 
-    def _cancel(self, sample: SampleId) -> None:
+    def _cancel(self, sample: SampleId, *, is_overdue: bool = False) -> None:
         """Free what the sample holds, if it runs or is paused."""
         self._deadlines.clear(sample)
-        place = self._release(sample)
+        place = self._release(sample, is_overdue=is_overdue)
         if sample in self._paused:
             attempt, worker = self._unpause(sample)
             place = worker, attempt

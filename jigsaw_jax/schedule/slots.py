@@ -12,15 +12,24 @@ SPARE = 64
 
 @dataclasses.dataclass(slots=True)
 class _Worker:
-    """Slots in all, the attempt of each running sample, and its place in line."""
+    """Slots in all, the attempt of each running sample, and its place in line.
+
+    It is late when it let an attempt fall overdue and has finished none since.
+    """
 
     slots: int
     running: dict[SampleId, int]
     joined: int
+    is_late: bool = False
 
     @property
     def free(self) -> int:
         return self.slots - len(self.running)
+
+    @property
+    def rank(self) -> tuple[bool, int, int]:
+        """The least is the next to be given something."""
+        return self.is_late, -self.free, self.joined
 
 
 class Slots:
@@ -31,8 +40,8 @@ class Slots:
         self._place: dict[SampleId, str] = {}
         self._joined = 0
         self._incarnations: dict[str, int] = {}
-        # Every (room, place in line) that a worker had; only its current one counts.
-        self._roomy: list[tuple[int, int, str]] = []
+        # Every rank that a worker had; only its current one counts.
+        self._roomy: list[tuple[tuple[bool, int, int], str]] = []
 
     @property
     def total(self) -> int:
@@ -77,11 +86,14 @@ class Slots:
         return list(lost.items())
 
     def roomiest(self) -> str | None:
-        """The worker with most free slots, the one that joined first where equal."""
+        """The worker with most free slots, the one that joined first where equal.
+
+        One that is late is the last: what it let fall overdue is to go elsewhere.
+        """
         while self._roomy:
-            room, joined, name = self._roomy[0]
+            rank, name = self._roomy[0]
             worker = self._workers.get(name)
-            if worker and (-room, joined) == (worker.free, worker.joined):
+            if worker and worker.free > 0 and rank == worker.rank:
                 return name
             heapq.heappop(self._roomy)
         return None
@@ -95,12 +107,25 @@ class Slots:
         self._place[sample] = worker
         self._note(worker)
 
-    def release(self, sample: SampleId) -> tuple[str, int] | None:
-        """Free the sample's slot; returns (worker, attempt), None if it had none."""
+    def release(
+        self, sample: SampleId, *, is_finished: bool = False, is_overdue: bool = False
+    ) -> tuple[str, int] | None:
+        """Free the sample's slot, if it has one.
+
+        Args:
+          sample: that leaves.
+          is_finished: it was sampled to its end.
+          is_overdue: its worker was not heard of for too long.
+
+        Returns:
+          (worker, attempt); None if it had no slot.
+        """
         worker = self._place.pop(sample, None)
         if worker is None:
             return None
-        attempt = self._workers[worker].running.pop(sample)
+        entry = self._workers[worker]
+        attempt = entry.running.pop(sample)
+        entry.is_late = is_overdue or (entry.is_late and not is_finished)
         self._note(worker)
         return worker, attempt
 
@@ -112,8 +137,8 @@ class Slots:
         entry = self._workers[worker]
         if entry.free <= 0:
             return
-        heapq.heappush(self._roomy, (-entry.free, entry.joined, worker))
+        heapq.heappush(self._roomy, (entry.rank, worker))
         if len(self._roomy) > 4 * len(self._workers) + SPARE:
             workers = self._workers.items()
-            self._roomy = [(-w.free, w.joined, n) for n, w in workers if w.free > 0]
+            self._roomy = [(w.rank, name) for name, w in workers if w.free > 0]
             heapq.heapify(self._roomy)

@@ -105,6 +105,8 @@ class Costs:
       checkpoint_s: for which a checkpoint holds the learner up.
       dispatch_s: for which the learner waits, not computing, whenever it is called to
         train: for a hand-off, an update or a round, as `trains` says.
+      report_s: from a completion's end until the pipeline knows of it and what it sends
+        into the free slot is there.
       error: relative error that predictions of decode and training times may have;
         --recommend tries its choice against it.
       trains: "group" (a group's gradient as soon as it is handed over), "update"
@@ -128,6 +130,7 @@ class Costs:
     publish_s: float = 0.0
     checkpoint_s: float = 0.0
     dispatch_s: float = 0.0
+    report_s: float = 0.0
     error: float = 0.0
     trains: str = "group"
 

@@ -43,11 +43,13 @@ class Decode:
       lines: at least one.
       prefill_token_s: of a prompt's token.
       calls: decode steps in one device call; what comes or ends waits for its end.
+      report_s: from an end until the pipeline knows of it; see `Costs`.
     """
 
     lines: tuple[Line, ...]
     prefill_token_s: float = 0.0
     calls: int = 1
+    report_s: float = 0.0
 
     def steps_s(self, batch: int, context: int, steps: int) -> float:
         """Seconds of the next `steps` decode steps of an unchanged batch.
@@ -215,6 +217,7 @@ def constant_decode(train: Train) -> Decode:
         lines=(line,),
         prefill_token_s=costs.prefill_token_s,
         calls=train.sampler.steps_per_call,
+        report_s=costs.report_s,
     )
 
 

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import pathlib
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from jigsaw_jax.store.run_dir import RunDir
 Event = dict[str, Any]
 # A call that ends early has an unknown number of steps; fuller ones had them all.
 _FULL = 0.5
+_FAVOUR = 1e4
 
 
 class CostError(ValueError):
@@ -78,10 +80,11 @@ def decode_costs(train: Train, events: Sequence[Event]) -> Decode:
             continue
         prompts = len(starts.get(event["start_s"], ()))
         rows.append([calls, calls * active, prompts])
-        seconds.append(event["end_s"] - event["start_s"])
+        seconds.append(_length_s(event))
     if not rows:
         raise CostError("the recorded run must have full decode calls, got none")
-    fixed_s, sequence_s, prompt_s = _least_squares(rows, seconds)
+    # Where the same number ran in all calls, the step's shape is what costs.
+    fixed_s, sequence_s, prompt_s = _least_squares(rows, seconds, favours=0)
     # A call always takes time, even where each sequence explains all of it.
     fixed_s = max(fixed_s, 1e-9)
     tokens = max(train.simulation.workload.prompt_tokens, 1)
@@ -89,11 +92,39 @@ def decode_costs(train: Train, events: Sequence[Event]) -> Decode:
         lines=(Line(fixed_s=fixed_s, sequence_s=sequence_s),),
         prefill_token_s=prompt_s / tokens,
         calls=calls,
+        report_s=max(refill_s(events) - statistics.median(seconds) / 2, 0.0),
     )
 
 
+def refill_s(events: Sequence[Event]) -> float:
+    """Median time for which a slot stays free between two completions of a version.
+
+    It ends with the start of a device call, so the news of an end takes half a call
+    less than that, in the mean.
+    """
+    ends: dict[tuple[str, int], float] = {}
+    found = []
+    slots = [event for event in events if event["track"].startswith("slot/")]
+    for event in sorted(slots, key=lambda event: event["start_s"]):
+        slot = event["track"], event["version"]
+        if slot in ends:
+            found.append(event["start_s"] - ends[slot])
+        ends[slot] = event["end_s"]
+    return statistics.median(found) if found else 0.0
+
+
+def prompt_tokens(events: Sequence[Event]) -> int | None:
+    """Mean length of the prompts that trained; None of an older log, without it."""
+    taken = [event for event in events if "prompt_tokens" in event]
+    groups = sum(event["groups"] for event in taken)
+    return round(sum(e["prompt_tokens"] for e in taken) / groups) if groups else None
+
+
 def training_costs(events: Sequence[Event], path: str) -> Training:
-    """Fits hand-offs to a part for each and a part for each group; others are means.
+    """Fits hand-offs to a part for each, for each group and for each token.
+
+    Steps, publishes and checkpoints are means. What a call to train waits is the median
+    time from an update's last gradient to its step, which waits for nothing else.
 
     Args:
       events: of the run.
@@ -111,20 +142,33 @@ def training_costs(events: Sequence[Event], path: str) -> Training:
     taken = spans["learner", "accumulate"]
     if not taken or not spans["learner", "step"]:
         raise CostError(f"{path} must hold a run that has trained, got no update")
-    rows = [[1, event["groups"]] for event in taken]
-    accumulate_s, group_s = _least_squares(rows, [_length_s(e) for e in taken])
+    # A log of before there were tokens has none.
+    rows = [[1, event["groups"], event.get("tokens", 0)] for event in taken]
+    fitted = _least_squares(rows, [_length_s(e) for e in taken])
 
     def mean_s(track: str, name: str) -> float:
         found = [_length_s(event) for event in spans[track, name]]
         return float(np.mean(found)) if found else 0.0
 
     return Training(
-        accumulate_s=accumulate_s,
-        group_s=group_s,
+        accumulate_s=fitted[0],
+        group_s=fitted[1],
+        token_s=fitted[2],
+        dispatch_s=_hand_off_s(taken, spans["learner", "step"]),
         step_s=mean_s("learner", "step"),
         publish_s=mean_s("publish", "publish"),
         checkpoint_s=mean_s("checkpoint", "save"),
     )
+
+
+def _hand_off_s(taken: Sequence[Event], steps: Sequence[Event]) -> float:
+    ends = {event["update"]: event["end_s"] for event in taken if "update" in event}
+    gaps = [
+        step["start_s"] - ends[step["update"]]
+        for step in steps
+        if step.get("update") in ends
+    ]
+    return max(statistics.median(gaps), 0.0) if gaps else 0.0
 
 
 def lengths(events: Sequence[Event]) -> tuple[tuple[int, ...], ...]:
@@ -197,9 +241,18 @@ def _length_s(event: Event) -> float:
     return event["end_s"] - event["start_s"]
 
 
-def _least_squares(rows: Sequence[Sequence[int]], seconds: Sequence[float]) -> Any:
-    """Coefficients that are not negative: the most negative one is fixed at 0."""
+def _least_squares(
+    rows: Sequence[Sequence[int]], seconds: Sequence[float], favours: int | None = None
+) -> list[float]:
+    """Coefficients that are not negative: the most negative one is fixed at 0.
+
+    Where several columns explain the same, the one that is favoured does, or the
+    largest.
+    """
     matrix = np.asarray(rows, float)
+    if favours is not None:
+        # The least norm is sought, in which its coefficient then hardly counts.
+        matrix[:, favours] *= _FAVOUR
     kept = list(range(matrix.shape[1]))
     found = np.zeros(matrix.shape[1])
     while kept:
@@ -208,4 +261,6 @@ def _least_squares(rows: Sequence[Sequence[int]], seconds: Sequence[float]) -> A
             found[kept] = values
             break
         kept.pop(int(values.argmin()))
+    if favours is not None:
+        found[favours] *= _FAVOUR
     return [float(value) for value in found]

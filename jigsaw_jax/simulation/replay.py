@@ -1,7 +1,7 @@
 """A recorded run again, in virtual time: how far off is what was fitted to it?"""
 
 from jigsaw_jax.settings import Train
-from jigsaw_jax.simulation import outcome, overrides, recorded
+from jigsaw_jax.simulation import fit, outcome, overrides, recorded
 from jigsaw_jax.store import timeline
 
 
@@ -22,16 +22,8 @@ def replay(train: Train, path: str) -> dict[str, tuple[float, float]]:
     """
     events = recorded.read(path)
     rounds, _ = timeline.rounds_of(events)
-    again = overrides.apply(
-        train,
-        {
-            "Costs.source": "run",
-            "Costs.path": path,
-            "Workload.lengths": "recorded",
-            "Workload.record": path,
-            "Simulation.rounds": max(sum(bool(one.learner) for one in rounds), 1),
-        },
-    )
+    num = max(sum(bool(one.learner) for one in rounds), 1)
+    again = overrides.apply(fit.fitted(train, path), {"Simulation.rounds": num})
     _, trace = outcome.simulate(again, train.seed, keeps_events=True)
     measured, simulated = recorded.measured(events), recorded.measured(trace.events)
     return {name: (measured[name], simulated[name]) for name in measured}

@@ -83,7 +83,7 @@ class Shell:
             agenda=self.agenda,
             lengths=self._lengths,
             post=self._post,
-            log=self.trace.learned,
+            log=self._learned,
         )
 
     def run(self) -> Trace:
@@ -148,21 +148,24 @@ class Shell:
         self._post(records.SampleStarted(now_s=now_s, id=job.id, attempt=job.attempt))
 
     def _finished(self, job: Job) -> None:
-        now_s = self.agenda.now_s
         tokens = self._workload.tokens(job.id)
-        lane = f"{self._homes.pop(job.id)}/{job.lane:03d}"
-        self.trace.sampled(job, lane, tokens, now_s)
+        home = self._homes.pop(job.id)
+        lane = f"{home}/{job.lane:03d}"
+        self.trace.sampled(job, lane, tokens, self.agenda.now_s)
         own = self._tokens.setdefault(GroupId(job.id.uid, job.id.draw), {})
         own[job.id.sample] = tokens
-        self._post(
-            records.SampleFinished(
-                now_s=now_s,
-                id=job.id,
-                attempt=job.attempt,
-                num_tokens=tokens,
-                version_min=job.version,
-            )
+        report_s = self._workers[home].decode.report_s
+        event = records.SampleFinished(
+            now_s=self.agenda.now_s + report_s,
+            id=job.id,
+            attempt=job.attempt,
+            num_tokens=tokens,
+            version_min=job.version,
         )
+        if report_s:
+            self.agenda.after(report_s, self._post, event)
+        else:
+            self._post(event)
 
     def _timed(self, worker: str, sequences: int, step_s: float) -> None:
         self._post(
@@ -177,6 +180,21 @@ class Shell:
     def _lengths(self, group: GroupId) -> list[int]:
         prompt = self._train.simulation.workload.prompt_tokens
         return [prompt + tokens for tokens in self._tokens[group].values()]
+
+    def _learned(
+        self,
+        name: str,
+        start_s: float,
+        end_s: float,
+        number: int,
+        groups: tuple[GroupId, ...],
+    ) -> None:
+        sizes = {}
+        if name == "accumulate":
+            prompt = self._train.simulation.workload.prompt_tokens
+            tokens = sum(sum(self._lengths(group)) for group in groups)
+            sizes = {"tokens": tokens, "prompt_tokens": prompt * len(groups)}
+        self.trace.learned(name, start_s, end_s, number, groups, **sizes)
 
     # Workers that come and go.
 

@@ -91,8 +91,9 @@ class Trace:
         end_s: float,
         number: int,
         groups: tuple[GroupId, ...],
+        **sizes: int,
     ) -> None:
-        """The learner has work from one time to another."""
+        """The learner has work from one time to another; `sizes` is of a gradient."""
         window = self.windows[-1] if self.windows else None
         if window is None:
             return
@@ -108,7 +109,7 @@ class Trace:
             tracks = {"publish": "publish", "save": "checkpoint"}
             fields = {"version" if name == "publish" else "update": number}
             if groups and name == "accumulate":
-                fields["groups"] = len(groups)
+                fields |= {"groups": len(groups), **sizes}
             track = tracks.get(name, "learner")
             self._interval(track, name, start_s, end_s, **fields)
 

@@ -254,6 +254,8 @@ class Checkpoints:
             _sync_directory(self._directory)
             self._verified.add(step)
             self._prune()
+            if on_durable is not None:
+                on_durable(step)
         except BaseException as error:
             self._discard(saving)
             self._error = self._failed(step, error)
@@ -262,9 +264,6 @@ class Checkpoints:
             if not isinstance(error, (*_DISK_ERRORS, StoreError)):
                 # A fault of ours, whose traceback is wanted.
                 raise
-            return
-        if on_durable is not None:
-            on_durable(step)
 
     def _prune(self) -> None:
         for step in self.steps()[: -self._kept]:

@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from jigsaw_jax.store import files
@@ -30,6 +31,7 @@ class EventLog:
       incarnation: which process of the run this is (`RunDir.incarnation`).
       at_s: now, on the run's clock.
       unix_s: now, in seconds since 1970.
+      on_failed: called from the writing thread with what it failed of.
 
     Raises:
       StoreError: if the file cannot be opened.
@@ -42,8 +44,10 @@ class EventLog:
         incarnation: int,
         at_s: float,
         unix_s: float,
+        on_failed: Callable[[BaseException], None] | None = None,
     ) -> None:
         self._path = pathlib.Path(path)
+        self._on_failed = on_failed
         self._pending: collections.deque[dict[str, Any]] = collections.deque()
         self._writing = threading.Lock()
         self._closed = threading.Event()
@@ -122,7 +126,13 @@ class EventLog:
 
     def _write_often(self) -> None:
         while not self._closed.wait(FLUSH_S):
-            self._write()
+            try:
+                self.flush()
+            except BaseException as error:
+                if self._on_failed is None:
+                    raise
+                self._on_failed(error)
+                return
 
     def _write(self) -> None:
         with self._writing:

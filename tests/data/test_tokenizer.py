@@ -130,6 +130,34 @@ def test_a_model_without_bos_gets_none(tmp_path):
     assert tokenizer.encode_prompt("hi")[0] == tokenizer.encode("hi")
 
 
+def test_ids_beyond_a_gap_are_below_the_size_and_those_in_it_unknown(tmp_path):
+    _json_tokenizer(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    content = json.loads(path.read_text())
+    for added in content["added_tokens"]:
+        added["id"] += 22
+        content["model"]["vocab"][added["content"]] = added["id"]
+    path.write_text(json.dumps(content))
+    tokenizer = open_tokenizer(settings.Tokenizer(kind="json", path=str(path)))
+    assert tokenizer.vocab_size == 121
+    a = tokenizer.encode("a")[0]
+    assert tokenizer.decode((a, 117, 120, 121)) == "a\ufffd<s>\ufffd"
+
+
+def test_templates_of_which_none_is_the_default_are_refused(tmp_path):
+    named = [{"name": "tool_use", "template": CHATML}]
+    with pytest.raises(ValueError, match=r"Tokenizer\.chat must be False"):
+        _json_tokenizer(tmp_path, template=named)
+
+
+def test_a_configuration_that_is_no_object_is_refused(tmp_path):
+    _json_tokenizer(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("[]")
+    path = str(tmp_path / "tokenizer.json")
+    with pytest.raises(ValueError, match="must hold a JSON object"):
+        open_tokenizer(settings.Tokenizer(kind="json", path=path))
+
+
 def test_a_chat_template_is_refused_where_there_is_none():
     with pytest.raises(ValueError, match=r"Tokenizer\.chat must be False"):
         open_tokenizer(settings.Tokenizer(kind="bytes", chat=True))
@@ -158,6 +186,20 @@ def test_a_template_cannot_reach_python():
     template = ChatTemplate("{{ ''.__class__.__mro__ }}", special_tokens=[], names={})
     with pytest.raises(ValueError, match="chat template"):
         template.render("hi")
+
+
+def test_tags_around_what_an_assistant_wrote_are_passed_over():
+    source = (
+        "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+        "{% generation %}<e>{% endgeneration %}"
+    )
+    template = ChatTemplate(source, special_tokens=["<e>"], names={})
+    assert template.render("hi") == (Piece("hi", False), Piece("<e>", True))
+
+
+def test_a_template_that_is_no_jinja_is_refused():
+    with pytest.raises(ValueError, match="chat template can't be read: Expected"):
+        ChatTemplate("{% for %}", special_tokens=[], names={})
 
 
 def test_a_template_that_refuses_says_why():

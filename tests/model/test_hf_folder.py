@@ -5,6 +5,7 @@ That the numbers are those of transformers is the matter of tests/parity.
 
 import dataclasses
 import json
+import os
 
 import jax
 import jax.numpy as jnp
@@ -185,6 +186,36 @@ def test_a_file_that_is_cut_off_is_refused(written):
         Folder(folder).check(QWEN3)
 
 
+def test_an_index_without_a_map_is_refused(written):
+    folder, _ = written
+    (folder / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(ValueError, match="index.json must have a weight_map, got None"):
+        Folder(folder)
+
+
+@pytest.mark.parametrize("is_part", [False, True], ids=["text", "part"])
+def test_a_quantised_folder_is_refused_with_what_to_take_instead(written, is_part):
+    folder, _ = written
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4}
+    whole = {"model_type": "gemma3", "text_config": config} if is_part else config
+    path.write_text(json.dumps(whole))
+    with pytest.raises(ValueError, match="quantization_config must be absent, got 'g"):
+        Folder(folder)
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_exported_files_can_be_read_by_whom_the_umask_lets(tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        export_folder(tmp_path / "out", LLAMA, random_params(LLAMA))
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.glob("out/*")}
+    assert modes == {"config.json": mode, "model.safetensors": mode}
+
+
 def test_a_decoder_of_another_model_is_refused_with_what_differs(written):
     folder, _ = written
     other = dataclasses.replace(QWEN3, rope_base=1e4, scan_layers=True)
@@ -212,13 +243,15 @@ def test_an_export_keeps_what_the_source_has_beside_the_weights(tmp_path):
     export_folder(tmp_path / "a", QWEN3, params)
     path = tmp_path / "a/config.json"
     kept = {"eos_token_id": 7, "max_position_embeddings": 99}
-    path.write_text(json.dumps(json.loads(path.read_text()) | kept))
+    # The type's newer name must not contradict what is stored.
+    newer = kept | {"dtype": "float16"}
+    path.write_text(json.dumps(json.loads(path.read_text()) | newer))
     (tmp_path / "a/tokenizer.json").write_text("{}")
     export_folder(tmp_path / "b", QWEN3, params, like=tmp_path / "a")
     assert (tmp_path / "b/tokenizer.json").read_text() == "{}"
-    assert json.loads((tmp_path / "b/config.json").read_text()) == json.loads(
-        path.read_text()
-    )
+    wanted = json.loads(path.read_text())
+    del wanted["dtype"]
+    assert json.loads((tmp_path / "b/config.json").read_text()) == wanted
     with pytest.raises(ValueError, match="new or empty folder"):
         export_folder(tmp_path / "b", QWEN3, params)
 

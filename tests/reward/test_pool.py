@@ -109,7 +109,23 @@ def test_one_worker_goes_on_after_a_hang_and_the_rest_of_its_queue_is_kept(open_
     assert inbox.pool.timeouts == 2
 
 
-def test_a_killed_worker_is_a_crash_and_is_replaced(open_pool):
+def _kill_at_work(pool, busy_s, but=()):
+    """Kill the one worker, another than `but`, when it has computed for so long."""
+
+    def is_busy():
+        try:
+            (pid,) = pool.pids()
+            return pid not in but and psutil.Process(pid).cpu_times().user > busy_s
+        except (ValueError, psutil.NoSuchProcess):
+            return False
+
+    _wait_until(is_busy)
+    (pid,) = pool.pids()
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+def test_a_worker_killed_twice_at_one_score_is_a_crash_and_is_replaced(open_pool):
     inbox = open_pool(
         weights={"format": 1.0}, format_pattern=FORMAT, processes=1, timeout_s=30.0
     )
@@ -117,14 +133,29 @@ def test_a_killed_worker_is_a_crash_and_is_replaced(open_pool):
     inbox.take(1)
     inbox.submit("hang", HANG)
     (pid,) = inbox.pool.pids()
-    _wait_until(lambda: psutil.Process(pid).cpu_times().user > 0.2)
-    os.kill(pid, signal.SIGKILL)
+    busy_s = psutil.Process(pid).cpu_times().user + 0.3
+    first = _kill_at_work(inbox.pool, busy_s)
+    second = _kill_at_work(inbox.pool, busy_s, but=[first])
     ((_, score),) = inbox.take(1)
     assert (score.value, score.failure) == (None, "crash")
     inbox.submit("after", QUICK)
     assert inbox.take(1)[0][1].value == 1.0
-    assert inbox.pool.pids() != [pid]
+    assert not {first, second} & set(inbox.pool.pids())
     assert (inbox.pool.timeouts, inbox.pool.crashes) == (0, 1)
+
+
+def test_a_worker_killed_once_costs_no_score(open_pool):
+    inbox = open_pool(
+        weights={"format": 1.0}, format_pattern=FORMAT, processes=1, timeout_s=30.0
+    )
+    inbox.submit("before", QUICK)
+    inbox.take(1)
+    # A second of work: long enough to be killed in, short enough to be done again.
+    inbox.submit("slow", "a" * 25)
+    _kill_at_work(inbox.pool, 0.0)
+    ((name, score),) = inbox.take(1)
+    assert (name, score.value, score.failure) == ("slow", 0.0, None)
+    assert (inbox.pool.timeouts, inbox.pool.crashes) == (0, 0)
 
 
 def test_a_raising_verifier_is_an_error_and_its_worker_lives(open_pool):
@@ -188,7 +219,9 @@ def test_closing_in_the_middle_of_a_hang_is_quick_and_delivers_what_waits():
 
 def test_workers_that_do_not_start_are_said_and_no_score_waits(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    inbox = _Inbox(RewardPool(settings.Reward(processes=1)))
+    told = []
+    pool = RewardPool(settings.Reward(processes=1), on_failed=told.append)
+    inbox = _Inbox(pool)
     errors = []
 
     def is_refused():
@@ -201,6 +234,7 @@ def test_workers_that_do_not_start_are_said_and_no_score_waits(monkeypatch):
     _wait_until(is_refused)
     inbox.pool.close()
     assert "reward workers must start" in errors[0]
+    assert [str(error) for error in told] == errors
     while not inbox.scores.empty():
         _, score = inbox.scores.get()
         assert score.value is None

@@ -14,7 +14,8 @@ def problem(answer, *, task="mine", text="", metadata=None):
 
 
 def check(name, prompt, **settings):
-    check_reference(prompt, Reward(weights={"format": 0.1, name: 1.0}, **settings))
+    weights = {"format": 0.1, name: 1.0}
+    check_reference(prompt, Reward(weights=weights, timeout_s=30.0, **settings))
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,10 @@ def check(name, prompt, **settings):
             problem("", task="puzzle24", metadata={"numbers": [1, 2.5]}),
             "'numbers' in whole",
         ),
+        ("code", problem("4"), "must be JSON of tests .*'code'"),
+        ("code", problem('{"inputs": ["2"], "outputs": []}'), "must be JSON of tests"),
+        ("code", problem('["assert f(2) ="]'), "must be Python"),
+        ("code", problem('["assert f(2) > g(2)"]'), "literal .*code_trusts_asserts"),
         ("reasoning_gym", problem("1+1", task="countdown"), "runs the answer"),
         ("reasoning_gym", problem("1", task="coin_flip"), "rewards junk"),
     ],

@@ -35,6 +35,13 @@ def test_an_answer_that_fits_no_reward_is_refused_by_file_and_line(tmp_path, bad
     assert "\n" not in said
 
 
+def test_all_rows_that_fit_no_reward_are_counted_and_tests_are_read(tmp_path):
+    answers = ['["assert f(1) == 2"]', "4", '["assert f(1) =="]', "[]"]
+    train = jsonl_train(tmp_path, answers, weights={"code": 1.0}, timeout_s=30.0)
+    with pytest.raises(RefusedError, match=r"problems.jsonl:\d: .*'code' \(\d rows are"):
+        open_inputs(train)
+
+
 def test_a_data_file_that_has_changed_is_refused_when_a_run_goes_on(tmp_path):
     numbers = [str(number) for number in range(40)]
     before = open_inputs(jsonl_train(tmp_path, numbers, weights={"exact": 1.0}))

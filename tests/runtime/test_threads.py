@@ -104,3 +104,8 @@ def test_events_of_one_key_that_wait_together_are_one_batch_in_order():
         events.put(event)
     arrivals = batches(events, lambda event: event[0])
     assert [next(arrivals) for _ in range(3)] == [["a1", "a2"], ["b1"], ["a3"]]
+
+
+def test_an_event_is_made_where_none_comes():
+    arrivals = batches(queue.SimpleQueue(), len, idle_s=0.01, idle=lambda: "nothing")
+    assert [next(arrivals), next(arrivals)] == [["nothing"], ["nothing"]]

@@ -208,6 +208,23 @@ def test_a_sample_that_is_not_heard_of_is_sent_out_again_and_its_slot_is_free():
     assert list(shell.running) == [SampleId(lost.id.uid, 0, 1)]
 
 
+def test_what_a_slow_worker_let_fall_overdue_goes_to_another():
+    shell = make(lost_after_s=60.0, workers=(("slow", 4), ("quick", 4)))
+    shell.run_while(lambda: len(shell.running) < 8)
+    admitted = effects(shell, records.AdmitSample)
+    assert [e.worker for e in admitted] == ["slow", "quick"] * 4
+    for effect in admitted[1::2]:
+        shell.pipeline.apply(
+            records.SampleFinished(
+                now_s=1.0, id=effect.id, attempt=0, num_tokens=3, version_min=0
+            )
+        )
+    # Both have four free slots then, and the slow one joined first.
+    found = shell.pipeline.apply(records.TimePassed(now_s=60.0))
+    again = [e for e in found if isinstance(e, records.AdmitSample)]
+    assert [(e.worker, e.attempt) for e in again] == [("quick", 1)] * 4
+
+
 def test_a_reward_that_never_answers_has_its_sample_drawn_again():
     shell = make(lost_after_s=60.0, attempts_max=2)
     shell.run_while(lambda: not shell.scoring, last("score"))

@@ -33,6 +33,26 @@ def test_a_slot_is_freed_once():
     assert slots.roomiest() == "a"
 
 
+def test_a_worker_that_was_late_is_last_until_it_finishes_something():
+    slots = Slots()
+    slots.join("a", 3)
+    slots.join("b", 1)
+    third = SampleId("p", 0, 2)
+    for sample in (FIRST, SECOND, third):
+        slots.occupy("a", sample, 0)
+    slots.release(FIRST, is_overdue=True)
+    # A slot that another reason frees says nothing about it.
+    slots.release(SECOND)
+    assert slots.roomiest() == "b"
+    slots.occupy("b", FIRST, 1)
+    # With the others full it is better than nobody.
+    assert slots.roomiest() == "a"
+    slots.release(FIRST)
+    assert slots.roomiest() == "b"
+    slots.release(third, is_finished=True)
+    assert slots.roomiest() == "a"
+
+
 def test_a_lost_worker_takes_its_slots_and_names_what_ran():
     slots = Slots()
     slots.join("a", 2)

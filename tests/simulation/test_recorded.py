@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from jigsaw_jax.simulation import recorded, replay
+from jigsaw_jax.simulation import fit, outcome, recorded, replay
 from jigsaw_jax.simulation.recorded import CostError
 from tests.simulation.make_train import make, shell_of
 
@@ -70,6 +70,43 @@ def test_a_coefficient_that_would_be_negative_is_none():
     assert (line.fixed_s, line.sequence_s) == (pytest.approx(0.3), 0.0)
 
 
+def test_what_a_token_costs_is_told_from_what_a_group_does():
+    # 0.5 s a hand-off, 0.2 s a group, 0.01 s a token; 40 ms between gradient and step.
+    sizes = [(1, 100), (1, 160), (2, 150), (3, 420), (2, 300)]
+    events = [
+        interval(
+            "learner",
+            "accumulate",
+            10.0 * i,
+            10.0 * i + 0.5 + 0.2 * groups + 0.01 * tokens,
+            update=i,
+            groups=groups,
+            tokens=tokens,
+            prompt_tokens=7 * groups,
+        )
+        for i, (groups, tokens) in enumerate(sizes)
+    ]
+    last_s = events[-1]["end_s"]
+    events.append(interval("learner", "step", last_s + 0.04, last_s + 0.1, update=4))
+    found = recorded.training_costs(events, "run")
+    assert found.accumulate_s == pytest.approx(0.5)
+    assert found.group_s == pytest.approx(0.2)
+    assert found.token_s == pytest.approx(0.01)
+    assert found.dispatch_s == pytest.approx(0.04)
+    assert recorded.prompt_tokens(events) == 7
+
+
+def test_how_long_a_slot_waits_for_its_next_completion_is_fitted():
+    # Calls of 1 s; an end is known 1.2 s later, so the second call behind it has more.
+    train = make(Sampler__steps_per_call=1)
+    events = [decode(float(t), 1, 1.0, 1) for t in range(20)]
+    events += [sample(5.0 * i, 5.0 * i + 3.0, "a", 0, 3) for i in range(4)]
+    # Between two rounds a slot waits for the weights instead.
+    events.append(sample(90.0, 93.0, "b", 0, 3, version=1))
+    assert recorded.refill_s(events) == pytest.approx(2.0)
+    assert recorded.decode_costs(train, events).report_s == pytest.approx(1.5)
+
+
 def test_hand_offs_are_fitted_and_the_rest_are_means():
     events = [
         interval("learner", "accumulate", 0.0, 1.5, groups=1),
@@ -104,6 +141,37 @@ def test_a_run_that_is_not_there_or_never_trained_is_refused(tmp_path):
     train = make(Costs__source="run", Costs__path=path)
     with pytest.raises(CostError, match="must hold a run that has trained"):
         recorded.costs(train)
+
+
+def test_costs_of_one_run_say_what_others_take(tmp_path):
+    """Other R, U, F and modes, whose own costs and lengths were never seen."""
+    known = {
+        "Workload__length_sigma": 0.3,
+        "Simulation__rounds": 3,
+        "Costs__accumulate_s": 2.0,
+        "Costs__group_s": 20.0,
+        "Costs__train_token_s": 0.2,
+        "Costs__step_s": 1.0,
+        "Costs__publish_s": 4.0,
+        "Costs__report_s": 2.5,
+    }
+    seen = make(Pipeline__groups_per_round=8, **known)
+    trace = shell_of(seen, keeps_events=True).run()
+    calls = [decode(float(t), 4, 1.0, 4) for t in range(2000, 2040)]
+    path = write(tmp_path, [*trace.events, *calls])
+    for unseen in (
+        {"Pipeline__groups_per_round": 8, "Pipeline__mode": "sync"},
+        {"Pipeline__groups_per_round": 16, "Pipeline__groups_per_update": 4},
+        {
+            "Pipeline__groups_per_round": 8,
+            "Pipeline__admission": "frontier_strict",
+            "Pipeline__frontier_groups": 1,
+        },
+    ):
+        real, _ = outcome.simulate(make(**known, **unseen), 0)
+        asked = make(Simulation__rounds=3, **unseen)
+        guessed, _ = outcome.simulate(fit.fitted(asked, path), 0)
+        assert guessed.train_end_s == pytest.approx(real.train_end_s, rel=0.05)
 
 
 def test_a_simulated_run_replays_to_itself(tmp_path):

@@ -6,6 +6,7 @@ collect(key)    an answer to host 0
 drain(wait_s)   messages of its threads, and its heartbeat
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -14,8 +15,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import ray
-
-from jigsaw_jax.runtime import wire
 
 
 class Worker:
@@ -31,7 +30,7 @@ class Worker:
         # Before JAX is imported, which reads it once.
         os.environ.update(values["environment"])
         if values["cores"]:
-            os.sched_setaffinity(0, values["cores"])
+            _pin(values["cores"])
         from jigsaw_jax.runtime.cluster.desk import Desk
 
         self._desk = Desk(values, others)
@@ -47,7 +46,7 @@ class Worker:
           batch: JSON: a number in sequence, and commands.
           refs: objects that they name.
         """
-        self._desk.queue(wire.from_bytes(batch), refs)
+        self._desk.queue(batch, refs)
 
     @ray.method(concurrency_group="commands")
     def follow(self, entries: bytes, refs: list[Any]) -> None:
@@ -57,7 +56,7 @@ class Worker:
           entries: JSON, as `Peers.write` made them.
           refs: objects that they name.
         """
-        self._desk.follow(wire.from_bytes(entries), refs)
+        self._desk.follow(entries, refs)
 
     @ray.method(concurrency_group="answers")
     def collect(self, key: str) -> tuple[bytes, list[Any]]:
@@ -82,6 +81,17 @@ class Worker:
           Head, completions and objects.
         """
         return self._desk.outbox.take(timeout_s)
+
+
+def _pin(cores: list[int]) -> None:
+    """Keep every thread on these cores, Ray's too; later ones inherit it from theirs.
+
+    JAX sizes its thread pools by the cores that the process has when it starts.
+    """
+    for thread in os.listdir("/proc/self/task"):
+        # One that has ended meanwhile needs none.
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread), cores)
 
 
 def make(options: dict[str, Any], charter: bytes, others: Sequence[Any] = ()) -> Any:

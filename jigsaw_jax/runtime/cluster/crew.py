@@ -8,7 +8,6 @@ through here: a sampler's answer leaves them in Ray's store, owned by this proce
 the learner fetches them from there by the places that it is told.
 """
 
-import collections
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -75,7 +74,7 @@ class ClusterCrew:
         self._fleet = fleet
         self._roster = roster
         self._post = post
-        self._pool = RewardPool(train.reward)
+        self._pool = RewardPool(train.reward, on_failed=roster.fail)
         self._register = Register()
         self._guests = Guests(roster)
         self._shares = Shares()
@@ -90,7 +89,6 @@ class ClusterCrew:
             say=say,
         )
         self._ears.is_published = not record.vault.record.get("has_published", False)
-        self._sent_prompts: dict[str, set[str]] = collections.defaultdict(set)
         self._bases: dict[str, int] = {}
         self.pipeline = Pipeline(
             train.pipeline,
@@ -114,7 +112,7 @@ class ClusterCrew:
         self._fleet.listen(
             self._ears.hear,
             self._roster.lost,
-            self._post,
+            lambda failed: self._roster.fail(failed.error),
             self._roster.look_around,
         )
         self._roster.open(
@@ -143,7 +141,6 @@ class ClusterCrew:
         with self._roster.lock:
             for hand in self._roster.hands():
                 hand.flush()
-            self._sent_prompts.clear()
 
     def admit(self, effect: records.AdmitSample, prompt: Prompt) -> None:
         """Start a sample; one that was stopped elsewhere begins anew, as the same."""
@@ -158,9 +155,7 @@ class ClusterCrew:
                 self._cancel(effect.id, effect.attempt, known.worker)
                 is_resumed = False
             self._register.admit(effect.id, effect.attempt, hand.worker)
-            if prompt.uid not in self._sent_prompts[hand.name]:
-                self._sent_prompts[hand.name].add(prompt.uid)
-                hand.command("prompt", wire.plain(prompt))
+            hand.prompt(prompt)
             told = dataclasses.replace(effect, is_resumed=is_resumed)
             hand.command("admit", wire.plain(told))
 

@@ -61,16 +61,20 @@ class Desk:
         self._thread.start()
         self.outbox.post("hello", os.getpid(), socket.gethostname(), home())
 
-    def queue(self, batch: Any, refs: list[Any]) -> None:
+    def queue(self, batch: bytes, refs: list[Any]) -> None:
         """Queue the commands of a batch; one that came before is let go.
 
         Args:
           batch: a number in sequence, and commands with their values.
           refs: objects in Ray's store that they name.
-
-        Raises:
-          WireError: a batch is missing before it.
         """
+        try:
+            self._queue(wire.from_bytes(batch), refs)
+        except wire.WireError as error:
+            # Nobody waits for this call, so that what it raises would be lost.
+            self._failed(ThreadFailed("commands", error))
+
+    def _queue(self, batch: Any, refs: list[Any]) -> None:
         sequence, commands = wire.read_list(batch, 2)
         if sequence <= self._sequence:
             return
@@ -81,15 +85,15 @@ class Desk:
         self._sequence = sequence
         self._thread.do(self._run, commands, refs)
 
-    def follow(self, entries: Any, refs: list[Any]) -> None:
+    def follow(self, entries: bytes, refs: list[Any]) -> None:
         """Take in entries of the slice's log, on a host that is not the first.
 
         Args:
-          entries: number, name, values and places among the objects, of each.
+          entries: JSON: number, name, values and places among the objects, of each.
           refs: objects in Ray's store that they name.
         """
         try:
-            for entry in wire.read_list(entries):
+            for entry in wire.read_list(wire.from_bytes(entries)):
                 number, *call, first, num = wire.read_list(entry, 5)
                 due = self._log.take(number, [*call, refs[first : first + num]])
                 for name, values, named in due:

@@ -14,12 +14,18 @@ that wakes up later can do no harm; what it said before is of an earlier incarna
 
 import json
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import (
+    ActorUnavailableError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+)
 
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
@@ -32,11 +38,16 @@ from jigsaw_jax.settings import Train
 
 # How often the poll looks around.
 POLL_S = 0.2
-# How often hosts that have joined are looked for.
+# How often hosts that have joined are looked for, and how often Ray itself.
 LOOK_S = 5.0
+CHECK_S = 0.5
 # Errors of a host whose slice has lost another one, by their names: the program that
 # both were in, or word to it.
 BROKEN = frozenset({"JaxRuntimeError", "XlaRuntimeError", "HostLostError"})
+
+
+class WorkerFailedError(Exception):
+    """What a thread of another process died of; its traceback is the message."""
 
 
 class Fleet:
@@ -45,6 +56,7 @@ class Fleet:
     Args:
       train: the run.
       clock: of the controller.
+      check: called twice a second; raises where Ray itself has ended.
 
     Attributes:
       hands: those that live, by name.
@@ -54,9 +66,13 @@ class Fleet:
       losses: workers lost since the last update.
     """
 
-    def __init__(self, train: Train, clock: Clock) -> None:
+    def __init__(
+        self, train: Train, clock: Clock, *, check: Callable[[], None]
+    ) -> None:
         self._train = train
         self._clock = clock
+        self._head_check = check
+        self._checked_s = 0.0
         self._lock = threading.RLock()
         self._is_closed = False
         self._thread: threading.Thread | None = None
@@ -200,6 +216,9 @@ class Fleet:
         for ref in ready:
             self._hear(asked.pop(ref))
         now_s = self._clock.now_s()
+        if now_s - self._checked_s >= CHECK_S:
+            self._checked_s = now_s
+            self._head_check()
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
             self.on_look()
@@ -229,12 +248,28 @@ class Fleet:
         try:
             head = wire.from_bytes(ray.get(head_ref))
         except RayError as error:
-            reason = str(error).strip().split("\n")[0] or type(error).__name__
-            self._lose(hand, hand.label + reason)
+            if _is_fault(error):
+                raise WorkerFailedError(f"in {hand.name}: {error}") from error
+            self._lose(hand, hand.label + _reason(error))
             return
         now_s = self._clock.now_s()
         hand.facts = head["facts"]
         hand.ask(now_s)
+        items = self._news(hand, head, now_s)
+        worker = hand.whole
+        broken = [item[3] for item in items if _is_of_slice(worker, item)]
+        if broken:
+            self._lose(hand, hand.label + broken[0])
+        if worker.is_lost:
+            return
+        try:
+            self.on_batch(worker, items, payload_ref, refs_ref)
+        except RayError as error:
+            # It spoke, and was cut off before what it spoke of could be fetched.
+            self._lose(hand, hand.label + _reason(error))
+
+    def _news(self, hand: Hand, head: dict[str, Any], now_s: float) -> list[Any]:
+        """The messages of a batch, as far as they are of this epoch."""
         items = wire.read_list(head["items"])
         for item in items:
             if item[0] == "hello":
@@ -246,17 +281,14 @@ class Fleet:
         if hand.first is not None or head["epoch"] != self.epoch:
             self.num_stale += hand.first is None
             items = [item for item in items if item[0] in LASTING]
-        worker = hand.whole
-        broken = [item[3] for item in items if _is_of_slice(worker, item)]
-        if broken:
-            self._lose(hand, f"{hand.label}{broken[0]}")
-        elif not worker.is_lost:
-            self.on_batch(worker, items, payload_ref, refs_ref)
+        return items
 
     def _lose(self, hand: Hand, reason: str) -> None:
         hand = hand.whole
         if hand.is_lost:
             return
+        # With Ray all workers end, and no other can be hired.
+        self._head_check()
         self.retire(hand)
         if not self._is_closed:
             self.on_loss(hand, reason)
@@ -265,6 +297,25 @@ class Fleet:
 def _is_of_slice(hand: Hand, item: list[Any]) -> bool:
     """Whether a host failed of what it does when another of its slice is gone."""
     return bool(hand.others) and item[0] == "failed" and item[2] in BROKEN
+
+
+def _is_fault(error: RayError) -> bool:
+    """Whether a worker's own code raised it, which would come again in another."""
+    if isinstance(error, RayActorError):
+        return error.actor_init_failed
+    return isinstance(error, RayTaskError)
+
+
+def _reason(error: RayError) -> str:
+    """Why a worker is lost, in a few words."""
+    found = re.search(r"is dead because ([^.:\n]+)", str(error))
+    if found:
+        return found[1]
+    if isinstance(error, ActorUnavailableError):
+        return "it can't be reached"
+    if isinstance(error, RayActorError):
+        return "its process has ended"
+    return str(error).strip().split("\n")[0] or type(error).__name__
 
 
 def _environment() -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from jigsaw_jax.records import Prompt
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.cluster.desk import home
 from jigsaw_jax.runtime.cluster.head import Place
@@ -67,6 +68,7 @@ class Hand:
     _sequence: int = 0
     _commands: list[Any] = dataclasses.field(default_factory=list)
     _refs: list[Any] = dataclasses.field(default_factory=list)
+    _prompts: set[str] = dataclasses.field(default_factory=set)
 
     @property
     def worker(self) -> str:
@@ -94,8 +96,19 @@ class Hand:
         self._commands.append([name, list(values), len(self._refs), len(refs)])
         self._refs.extend(refs)
 
+    def prompt(self, prompt: Prompt) -> None:
+        """Hold a prompt back for the admissions behind it, once for each `flush`.
+
+        The listening thread flushes too, between two admissions of a group: whoever
+        counts from turn to turn of the control loop sends the second without a prompt.
+        """
+        if prompt.uid not in self._prompts:
+            self._prompts.add(prompt.uid)
+            self.command("prompt", wire.plain(prompt))
+
     def flush(self) -> None:
         """Send what was held back, in one call."""
+        self._prompts.clear()
         if not self._commands:
             return
         self._sequence += 1
@@ -108,11 +121,13 @@ class Hand:
         """End its processes, also one that is stopped."""
         for other in self.others:
             other.kill()
-        with contextlib.suppress(RayError, ValueError):
-            ray.kill(self.handle, no_restart=True)
         if self.is_near and self.pid:
+            # Ray need not be asked, which would wait where its head has ended.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
+            return
+        with contextlib.suppress(RayError, ValueError):
+            ray.kill(self.handle, no_restart=True)
 
     def greet(self, pid: int, host: str, its_home: str) -> None:
         """Take in who it is."""

@@ -3,15 +3,27 @@
 import dataclasses
 import logging
 import os
+import pathlib
 import shutil
+import signal
 import tempfile
 from typing import Any
 
+from jigsaw_jax.runtime import signals
 from jigsaw_jax.runtime.cluster.slices import SliceError, check_slice, slices
+from jigsaw_jax.runtime.crew import ClusterLostError
 from jigsaw_jax.settings import Train
 
 LOCAL = "local:"
 PATH_MAX = 20
+# Ray's paragraphs on processes and hosts that ended; the run says so in a line.
+NOISE = (
+    "^A worker died or was killed while executing a task"
+    "|^Raylet is terminated"
+    "|^The node with node id: .* has been marked dead"
+)
+# Without one of these there is no Ray; as the kernel shortens their names.
+DAEMONS = frozenset({"gcs_server", "raylet"})
 
 
 class ClusterError(Exception):
@@ -54,6 +66,7 @@ class Head:
         self._train = train
         self._is_ours = True
         self._temporary: str | None = None
+        self._daemons: dict[str, int] = {}
         self.num_local = num_local(address)
         if self.num_local and train.cluster.samplers not in (0, self.num_local - 1):
             raise ClusterError(
@@ -66,10 +79,12 @@ class Head:
 
         Raises:
           ClusterError: Ray is not installed, or no cluster answers.
+          SignalledError: SIGTERM came meanwhile.
         """
         # Ray would count the run in its statistics, and put a warning on the terminal.
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", NOISE)
         if self.num_local:
             # Meant for other systems, it is what keeps every port on the loopback: an
             # address of 127.0.0.1 is replaced by the host's own. Read at the import.
@@ -92,8 +107,13 @@ class Head:
         try:
             if self.num_local:
                 ray.init(address="local", **self._local(), **common)
+                self._daemons = _daemons()
             else:
                 ray.init(address=self._address, **common)
+        except SystemExit:
+            # From here on SIGTERM meets a handler that Ray has put in.
+            self.close()
+            raise signals.SignalledError(signal.SIGTERM) from None
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
             first = str(error).strip().split("\n")[0]
             raise ClusterError(f"--cluster {self._address}: {first}") from error
@@ -176,6 +196,34 @@ class Head:
 
         return [node["NodeID"] for node in ray.nodes() if node["Alive"]]
 
+    def check(self) -> None:
+        """See to it that Ray is there; costs next to nothing.
+
+        Raises:
+          ClusterLostError: a process of Ray that was started here has ended.
+        """
+        for name, pid in self._daemons.items():
+            if _name_of(pid) != name:
+                raise ClusterLostError(
+                    f"Ray has ended (its {name}, process {pid}); the same command goes "
+                    "on from the last checkpoint"
+                )
+
+    def check_nodes(self) -> None:
+        """The same of a cluster that was joined; asks Ray.
+
+        Raises:
+          ClusterLostError: this host is no part of it any more.
+        """
+        import ray
+
+        own = ray.get_runtime_context().get_node_id()
+        if not self.num_local and own not in self.nodes():
+            raise ClusterLostError(
+                "this host is no part of the Ray cluster any more; once it has joined "
+                "again, the same command goes on from the last checkpoint"
+            )
+
     def close(self) -> None:
         """Let go; what was started here ends."""
         import ray
@@ -184,6 +232,25 @@ class Head:
             ray.shutdown()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
+
+
+def _daemons() -> dict[str, int]:
+    """Processes of Ray that this one has started, where the system tells."""
+    children = pathlib.Path("/proc/self/task").glob("*/children")
+    pids = {int(pid) for path in children for pid in path.read_text().split()}
+    named = {_name_of(pid): pid for pid in pids}
+    return {name: pid for name, pid in named.items() if name in DAEMONS}
+
+
+def _name_of(pid: int) -> str:
+    """What a process runs; nothing where it has ended."""
+    try:
+        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    head, _, tail = stat.rpartition(")")
+    # One that nobody has asked for yet still has its name.
+    return "" if tail.split()[0] in "ZX" else head.partition("(")[2]
 
 
 def num_local(address: str) -> int:

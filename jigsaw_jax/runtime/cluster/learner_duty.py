@@ -121,7 +121,12 @@ class LearnerDuty:
     def _open(self, run_dir: str, step: int | None) -> Vault:
         checkpoints = RunDir(pathlib.Path(run_dir)).checkpoints
         kept = self._train.store.checkpoints_kept
-        vault = Vault(checkpoints, kept, resume=step is not None)
+        vault = Vault(
+            checkpoints,
+            kept,
+            resume=step is not None,
+            on_failed=lambda error: self._fail(ThreadFailed("checkpoint", error)),
+        )
         if vault.step != step:
             raise StoreError(
                 f"checkpoint {step} must be readable where the learner runs, got "

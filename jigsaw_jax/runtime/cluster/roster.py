@@ -14,7 +14,7 @@ from typing import Any
 
 from jigsaw_jax import records
 from jigsaw_jax.runtime.clock import Clock
-from jigsaw_jax.runtime.cluster.fleet import Fleet, Hand
+from jigsaw_jax.runtime.cluster.fleet import Fleet, Hand, WorkerFailedError
 from jigsaw_jax.runtime.cluster.head import Head
 from jigsaw_jax.runtime.cluster.offers import Weights
 from jigsaw_jax.runtime.cluster.publishing import Publishing
@@ -32,10 +32,6 @@ BEAT_S = 5.0
 TRIES_MAX = 20
 # Errors of a worker that mean the same here.
 _KNOWN = {"StoreError": StoreError, "RefusedError": RefusedError}
-
-
-class WorkerFailedError(Exception):
-    """What a thread of another process died of; its traceback is the message."""
 
 
 def _sampler(index: int) -> str:
@@ -58,6 +54,7 @@ class Roster:
       clock: of the controller.
       post: takes events, and what is fatal.
       published: called with (version, start_s, end_s) once every sampler has it.
+      say: tells the person who waits.
 
     Attributes:
       lock: held for every change, here and in the crew.
@@ -76,6 +73,7 @@ class Roster:
         clock: Clock,
         post: Callable[[Any], None],
         published: Callable[[int, float, float], None],
+        say: Callable[[str], None],
     ) -> None:
         self._train = train
         self._fleet = fleet
@@ -84,6 +82,7 @@ class Roster:
         self._clock = clock
         self._post = post
         self._published = published
+        self._say = say
         self._publishing = Publishing()
         self._failure: BaseException | None = None
         self.lock = threading.RLock()
@@ -284,23 +283,26 @@ class Roster:
                 return
             self._mark(hand, "lost", reason=reason)
             self._fleet.losses += 1
-            if hand.role == "train":
-                self.fail(CrewLostError(f"the learner is lost: {reason}"))
-            elif self._fleet.losses > self._train.cluster.losses_max:
+            if self._fleet.losses > self._train.cluster.losses_max:
                 self.fail(
                     RuntimeError(
                         f"{self._fleet.losses} workers were lost without an update "
                         f"between, the last, {hand.name}, with: {reason}"
                     )
                 )
+            elif hand.role == "train":
+                self.fail(CrewLostError(f"the learner is lost: {reason}"))
             else:
-                self._replace(hand)
+                self._replace(hand, reason)
             self.changed.notify_all()
 
     def look_around(self) -> None:
         """Hire on hosts that have joined, and for samplers whose host had gone."""
         with self.lock:
-            if self._is_closed or not self.is_open:
+            if self._is_closed:
+                return
+            self._head.check_nodes()
+            if not self.is_open:
                 return
             hands = self.hands()
             used = {node for hand in hands for node in hand.place.nodes}
@@ -323,16 +325,19 @@ class Roster:
         self._fleet.retire(hand)
         self.lost(hand, "preempted")
 
-    def _replace(self, hand: Hand) -> None:
+    def _replace(self, hand: Hand, reason: str) -> None:
         if hand.is_joined and self.is_open and hand.role == "sample":
             self._post(self._gone(hand))
         self.on_lost(hand)
         self._publishing.drop(hand.worker)
         self._publish_when_all_have_it()
         place = self._head.place_of(hand.place)
-        if place is not None:
-            index = 1 + int(hand.name.removeprefix("sampler-"))
-            self._hire(hand.name, "sample", place, index)
+        if place is None:
+            self._say(f"{hand.name} is lost, and its host: {reason}")
+            return
+        self._say(f"{hand.name} is lost: {reason}; another takes its place")
+        index = 1 + int(hand.name.removeprefix("sampler-"))
+        self._hire(hand.name, "sample", place, index)
 
     def failed(self, thread: str, kind: str, text: str, trace: str) -> None:
         """A thread of a worker died of an error, which would come again."""

@@ -64,7 +64,9 @@ class SamplerDuty:
         self._clock = clock
         self._fail = fail
         self._rig = Rig(train, peers, clock)
-        self._pool = RewardPool(train.reward)
+        self._pool = RewardPool(
+            train.reward, on_failed=lambda error: fail(ThreadFailed("reward", error))
+        )
         self._prompts: dict[tuple[SampleId, int], Prompt] = {}
         self._finished: dict[tuple[SampleId, int], Sample] = {}
         self._worker: SamplerWorker | None = None

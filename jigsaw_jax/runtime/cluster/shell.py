@@ -9,6 +9,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+from jigsaw_jax.runtime import signals
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster.head import Head
 from jigsaw_jax.runtime.control import Control
@@ -52,13 +53,15 @@ class ClusterRuntime:
     def run(self) -> int:
         """Train; 0 when the run ended or was stopped, 1 when it can't go on."""
         problems = open_inputs(self._train)
-        self._head.open()
-        # Imported with Ray, which is an extra.
-        from jigsaw_jax.runtime.cluster.crew import ClusterCrew
-        from jigsaw_jax.runtime.cluster.fleet import Fleet
-        from jigsaw_jax.runtime.cluster.roster import Roster
+        # Ray has handlers of its own, and its import must not be cut off.
+        with signals.leaving_at_once():
+            self._head.open()
+            # Imported with Ray, which is an extra.
+            from jigsaw_jax.runtime.cluster.crew import ClusterCrew
+            from jigsaw_jax.runtime.cluster.fleet import Fleet
+            from jigsaw_jax.runtime.cluster.roster import Roster
 
-        fleet = self.fleet = Fleet(self._train, Clock())
+        fleet = self.fleet = Fleet(self._train, Clock(), check=self._head.check)
 
         def gather(
             train: Train,
@@ -78,6 +81,7 @@ class ClusterRuntime:
                 clock=clock,
                 post=post,
                 published=published,
+                say=progress.say,
             )
             crew = ClusterCrew(
                 train,

@@ -17,7 +17,8 @@ from jigsaw_jax.records import (
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import remote
-from jigsaw_jax.runtime.cluster.head import ClusterError, num_local
+from jigsaw_jax.runtime.cluster.fleet import Hand
+from jigsaw_jax.runtime.cluster.head import ClusterError, Place, num_local
 from jigsaw_jax.runtime.cluster.offers import Weights
 from jigsaw_jax.runtime.cluster.outbox import Outbox
 from jigsaw_jax.runtime.cluster.publishing import Publishing
@@ -25,6 +26,18 @@ from jigsaw_jax.runtime.cluster.remote import Register, Remote
 from jigsaw_jax.runtime.cluster.shares import Shares
 
 ONE = SampleId("u", 0, 0)
+
+
+class Wire:
+    """In the place of Ray's handle: keeps what is sent."""
+
+    def __init__(self):
+        self.batches = []
+        self.do = self
+
+    def remote(self, batch, refs):
+        del refs
+        self.batches.append(wire.from_bytes(batch))
 
 
 def group(order, blobs=("a",)):
@@ -227,3 +240,18 @@ def test_an_address_is_a_number_of_local_workers_or_of_a_cluster():
 def test_a_local_cluster_has_at_least_two_workers(address):
     with pytest.raises(ClusterError, match="at least 2"):
         num_local(address)
+
+
+def test_a_prompt_goes_along_once_in_every_batch_that_admits_samples_of_it():
+    # A batch may end between two samples of one turn: the other thread sends it too.
+    sent = Wire()
+    hand = Hand("sampler-0", "sample", 1, Place(), sent)
+    asked = Prompt(uid="u", tokens=(1,), text="", answer="", task="")
+    for _ in range(2):
+        for index in range(2):
+            hand.prompt(asked)
+            hand.command("admit", [index])
+        hand.flush()
+    prompt = ["prompt", [wire.plain(asked)], 0, 0]
+    samples = [["admit", [[index]], 0, 0] for index in range(2)]
+    assert sent.batches == [[n, [prompt, *samples]] for n in (1, 2)]

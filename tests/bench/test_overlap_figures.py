@@ -1,0 +1,71 @@
+import json
+
+import pytest
+
+from tests.bench import overlap_figures as figures
+
+
+def interval(track, name, start_s, end_s, **fields):
+    own = {"kind": "interval", "track": track, "name": name}
+    return {**own, "start_s": start_s, "end_s": end_s, **fields}
+
+
+def sample(start_s, end_s, version):
+    return interval(
+        "slot/sampler-0/00",
+        "sample",
+        start_s,
+        end_s,
+        uid=f"u{start_s}",
+        draw=0,
+        sample=0,
+        num_tokens=3,
+        version=version,
+    )
+
+
+def write(folder, events):
+    folder.mkdir()
+    start = {"kind": "start", "incarnation": 1, "at_s": 0.0, "unix_s": 50.0}
+    lines = [json.dumps(event) + "\n" for event in [start, *events]]
+    (folder / "events.jsonl").write_text("".join(lines))
+
+
+def test_a_round_is_measured_as_the_paper_does(tmp_path):
+    # Samples from 10 to 16 s; gradients 12 to 14 and 17 to 20 s, a step to 20.5 s.
+    write(
+        tmp_path / "run",
+        [
+            sample(10.0, 12.0, 0),
+            sample(12.0, 16.0, 0),
+            interval("learner", "accumulate", 12.0, 14.0, update=0, groups=1),
+            interval("learner", "accumulate", 17.0, 20.0, update=0, groups=1),
+            interval("learner", "step", 20.0, 20.5, update=0),
+            interval("publish", "publish", 20.5, 21.0, version=1),
+            sample(21.0, 22.0, 1),
+        ],
+    )
+    (found,) = figures.rounds(tmp_path / "run")
+    assert found["train_end_s"] == pytest.approx(10.5)
+    assert found["first_gradient_s"] == pytest.approx(2.0)
+    assert found["compute_s"] == pytest.approx(5.5)
+    # It waits from 10 to 12 and from 14 to 17 s.
+    assert found["wait_ratio"] == pytest.approx(5.0 / 10.5)
+    assert found["last_token_s"] == pytest.approx(6.0)
+    assert found["publish_s"] == pytest.approx(0.5)
+    assert figures.balance(tmp_path / "run") == pytest.approx(5.5 / 6.0)
+
+
+@pytest.mark.parametrize(
+    ("train_end_s", "wait_ratio", "missed"),
+    [
+        (5.9, 0.11, []),
+        (6.1, 0.11, ["rollout to train end, s"]),
+        (5.9, 0.13, ["trainer waiting ratio"]),
+    ],
+)
+def test_a_bound_is_missed_from_its_edge_on(train_end_s, wait_ratio, missed):
+    # Sync takes 10 s and waits half of it: 6 s and 12 % are 40 % and 76 % below.
+    sync = {"train_end_s": [9.0, 10.0, 30.0], "wait_ratio": [0.5]}
+    best = {"train_end_s": [train_end_s], "wait_ratio": [wait_ratio]}
+    assert figures.saved({"sync": sync, "CGP+FGD": best}) == missed

@@ -19,8 +19,8 @@ from tests.runtime.cluster.two_runs import run
 from tests.runtime.test_local import make_train
 
 
-def train_of(**cluster):
-    train = make_train(updates=4, reduction="ordered")
+def train_of(updates=4, **cluster):
+    train = make_train(updates=updates, reduction="ordered")
     return dataclasses.replace(
         train,
         decoder=dataclasses.replace(train.decoder, num_kv_heads=2),

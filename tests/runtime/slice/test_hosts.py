@@ -19,15 +19,19 @@ pytestmark = pytest.mark.slow
 ROOT = pathlib.Path(__file__).parents[3]
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """The runs, the first in this process as `whole`, and its state's shapes."""
-    folder = tmp_path_factory.mktemp("hosts")
-    command = [sys.executable, "-m", "tests.runtime.slice.hosts_runs", str(folder)]
+def run_apart(module, folder):
+    command = [sys.executable, "-m", f"tests.runtime.slice.{module}", str(folder)]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The runs, the first in this process as `whole`, and its state's shapes."""
+    folder = tmp_path_factory.mktemp("hosts")
+    run_apart("hosts_runs", folder)
     whole = LocalRuntime(
         train_of(), run_dir=folder / "whole", resume=True, operative=""
     )
@@ -67,3 +71,11 @@ def test_the_loss_of_its_second_host_is_the_loss_of_a_slice(runs):
     assert found["groups_committed"] == 4 * 4
     lines = (path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["update"] for line in lines] == [0, 1, 2, 3]
+
+
+def test_hosts_that_name_one_slice_are_one_sampler(tmp_path):
+    run_apart("auto_run", tmp_path)
+    found = summary(tmp_path / "auto")
+    workers = {worker["name"]: worker["hosts"] for worker in found["workers"]}
+    assert workers == {"learner": 1, "sampler-0": 2}
+    assert found["groups_committed"] == 4

@@ -7,6 +7,8 @@ import sys
 import pytest
 
 from jigsaw_jax import config, simulate
+from tests.simulation.make_train import make, shell_of
+from tests.simulation.test_recorded import decode, write
 
 ROOT = pathlib.Path(__file__).parents[1]
 TINY = [
@@ -37,6 +39,21 @@ def test_a_sweep_makes_a_table_of_every_choice(capsys, tmp_path):
     assert len(found) == 4
     rounds = [found[f"R={r} ADMISSION=fifo"]["run"]["mean"] for r in (8, 16)]
     assert rounds[0]["round_s"] < rounds[1]["round_s"]
+
+
+def test_costs_of_a_run_are_said_and_taken_for_another(capsys, tmp_path):
+    seen = make(Pipeline__groups_per_round=8, Costs__group_s=300.0, Costs__step_s=7.0)
+    events = shell_of(seen, keeps_events=True).run().events
+    last_s = max(event["end_s"] for event in events)
+    events += [decode(last_s + t, 4, 2.0, 64) for t in range(4)]
+    path = write(tmp_path, events)
+    assert simulate.main([*TINY, "--fit", path, "--sweep", "MODE=sync,stream"]) == 0
+    said = capsys.readouterr().out
+    # Calls of 16 steps, which this configuration has.
+    assert "decode step: 125.000 ms" in said
+    assert "300000.00 ms a group" in said
+    assert "step 7000.0 ms" in said
+    assert "MODE=stream" in said
 
 
 def test_a_report_page_is_drawn_for_each_policy(capsys, tmp_path):
@@ -85,6 +102,7 @@ def test_a_report_page_is_drawn_for_each_policy(capsys, tmp_path):
         (["--set", 'Costs.trains = "round"'], "Pipeline.mode must be 'sync' where"),
         (["--recommend"], "Costs.source must be 'analytic' or 'plan'"),
         (["--replay", "nowhere"], "must be the directory of a run"),
+        (["--fit", "nowhere"], "must be the directory of a run"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(options, message, capsys):

@@ -31,8 +31,8 @@ def check_files(train: settings.Train) -> None:
 
     Raises:
       ConfigError: a file or an installed package is missing, a Hugging Face folder is
-        not whole, it or a GGUF file is of another model, the policy can't be exported
-        as a folder, or the reward function can't be imported.
+        not whole or of another model, the policy can't be exported as one, or the
+        reward function can't be imported.
     """
     if train.store.export == "hf":
         _check_export(train.decoder)
@@ -50,8 +50,6 @@ def check_files(train: settings.Train) -> None:
             _check_package(name, path.removeprefix(PACKAGE))
         elif not pathlib.Path(path).is_file():
             raise ConfigError(_no_file(name, path))
-    if train.weights.source == "gguf" and train.weights.path is not None:
-        _check_gguf(train.weights.path, train.decoder)
     if train.reward.function is not None:
         _check_function(train.reward.function)
 
@@ -148,22 +146,6 @@ def _check_folder(path: str, train: settings.Train) -> None:
             "Sampler.prompt_buckets and Sampler.new_tokens_max must make at most the "
             f"{folder.tokens_max:g} tokens of max_position_embeddings in {path}, got "
             f"{longest}"
-        )
-
-
-def _check_gguf(path: str, decoder: settings.Decoder) -> None:
-    # Imported here: it loads JAX, and most runs name no such file.
-    from jigsaw_jax.model.families import differing
-    from jigsaw_jax.model.gguf import decoder_from_gguf
-
-    try:
-        differences = differing(decoder_from_gguf(path), decoder)
-    except (ValueError, OSError) as error:
-        raise ConfigError(f"Weights.path: {error}") from None
-    if differences:
-        raise ConfigError(
-            f"Weights.path: Decoder must be the model of {path}: set "
-            + ", ".join(differences)
         )
 
 

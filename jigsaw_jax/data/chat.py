@@ -7,7 +7,7 @@ before the template sees them and unmarked after the rendered text has been cut.
 
 import re
 from collections.abc import Collection, Mapping
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jinja2
 import jinja2.ext
@@ -34,9 +34,7 @@ class ChatTemplate:
 
     `names` are texts that templates may mention, such as "bos_token". There is no
     clock in the sandbox: templates that would write today's date take their fallback.
-
-    Raises:
-      ValueError: the template is no Jinja.
+    A template that is no Jinja is a ValueError.
     """
 
     def __init__(
@@ -103,7 +101,8 @@ class ChatTemplate:
 class _Generation(jinja2.ext.Extension):
     """The tags around what an assistant wrote in some templates; they write nothing."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    # Jinja declares it so, and reads it of the class.
+    tags: set[str] = {"generation"}  # noqa: RUF012
 
     def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
         """What is between the tags."""

@@ -67,14 +67,17 @@ def cached_heads(num_kv_heads: int, tensor: int) -> int:
     return tensor if tensor % num_kv_heads == 0 else num_kv_heads
 
 
-def has_kernel(decoder: Decoder, platform: str, kv_dtype: str | None) -> bool:
+def has_kernel(
+    decoder: Decoder, platform: str, kv_dtype: str | None, tensor: int = 1
+) -> bool:
     """Whether JAX's TPU kernel can attend for this decoder.
 
-    It multiplies bfloat16 whatever the type, wants heads of whole lanes, and has no
-    scale for each token.
+    It multiplies bfloat16 whatever the type, and has no scale for each token. Mosaic
+    compiles it for several heads on a device only where they are 128 wide.
     """
-    fits = decoder.head_dim % 128 == 0 and decoder.dtype == "bfloat16"
-    return platform == "tpu" and fits and kv_dtype is None
+    is_alone = cached_heads(decoder.num_kv_heads, tensor) == tensor
+    fits = decoder.head_dim % 128 == 0 and (is_alone or decoder.head_dim == 128)
+    return platform == "tpu" and fits and decoder.dtype == "bfloat16" and not kv_dtype
 
 
 def empty_pool(decoder: Decoder, paging: Paging) -> Any:

@@ -10,6 +10,7 @@ from jigsaw_jax.data.tokenizer import Tokenizer, open_tokenizer
 from jigsaw_jax.records import Prompt
 from jigsaw_jax.reward.reference import check_reference
 from jigsaw_jax.settings import Train
+from jigsaw_jax.settings.paths import forget_gguf
 
 
 class RefusedError(Exception):
@@ -43,6 +44,7 @@ def open_inputs(train: Train) -> Inputs:
       RefusedError: a file can't be read, or does not fit the run.
     """
     tokenizer = open_tokens(train)
+    _check_gguf(train)
     with refusing("data", train.data.path or train.data.task):
         return Inputs(
             tokenizer=tokenizer,
@@ -61,6 +63,24 @@ def open_tokens(train: Train) -> Tokenizer:
                 f"{tokenizer.vocab_size}, got {train.decoder.vocab_size!r}"
             )
     return tokenizer
+
+
+def _check_gguf(train: Train) -> None:
+    """Refuse a file of another model: its tensors show no rotary base and no window."""
+    if train.weights.source != "gguf":
+        return
+    # Imported here: most runs name no such file.
+    from jigsaw_jax.model.families import differing
+    from jigsaw_jax.model.gguf import decoder_from_gguf
+
+    path = train.weights.path or ""
+    with refusing("weights", path):
+        differences = differing(decoder_from_gguf(path), train.decoder)
+        if differences:
+            raise ValueError(
+                "Decoder must be the model of the file: set " + ", ".join(differences)
+            )
+    forget_gguf()
 
 
 def preview(train: Train) -> list[str]:

@@ -18,6 +18,7 @@ from jigsaw_jax.runtime.record import Record
 from jigsaw_jax.runtime.sampler import SamplerWorker
 from jigsaw_jax.runtime.threads import ThreadFailed, Turns
 from jigsaw_jax.sample.loop import SampleLoop
+from jigsaw_jax.sample.warm_up import warm_up
 from jigsaw_jax.schedule.pipeline import Pipeline
 from jigsaw_jax.settings import Train
 from jigsaw_jax.train.learner import Learner
@@ -138,7 +139,7 @@ def _team(
 
 def warm_up_engine(parts: Parts, loop: SampleLoop, *, pauses: bool) -> None:
     """Compile what single-turn sampling calls; `extract` only where samples pause."""
-    parts.engine.warm_up(loop.params, multi_turn=pauses)
+    warm_up(parts.engine, loop.params, multi_turn=pauses)
 
 
 def warm_up_policy(

@@ -54,6 +54,12 @@ class SlotCache:
             one,
         )
 
+    def take(self, slots_C: Int[Array, " C"]) -> "SlotCache":
+        """A cache of these slots in this order; zeros where a number has no slot."""
+        return self._map(
+            lambda x: jnp.take(x, slots_C, self.slot_dim, mode="fill", fill_value=0)
+        )
+
     def decode_step(
         self, params: Params, tokens_B: Int[Array, " B"], slots: SlotPages
     ) -> tuple[Float[Array, "B D"], "SlotCache"]:

@@ -58,7 +58,9 @@ def limits_of(
             kv_dtype=sampler.kv_dtype,
             replicas=replicas,
             tensor=mesh.shape["tensor"],
-            kernel=paged.has_kernel(decoder, platform, sampler.kv_dtype),
+            kernel=paged.has_kernel(
+                decoder, platform, sampler.kv_dtype, mesh.shape["tensor"]
+            ),
         )
     elif replicas > 1:
         raise ValueError(
@@ -71,6 +73,7 @@ def limits_of(
         stop_tokens=tuple(token for token in stop_tokens if token >= 0),
         kv_dtype=sampler.kv_dtype,
         paging=paging,
+        is_drained=bool(sampler.slots_draining),
     )
 
 
@@ -115,11 +118,17 @@ class Compiled:
         self.empty = program(self._empty_state, of_state, donate=None)
         self.prefill = program(prefill, of_one, donate=None)
         self.insert = program(programs.insert, of_state, donate="state")
-        self.generate = program(generate, (of_state, of_all), donate="state")
+        self.generate = jax.jit(
+            meshes.on_mesh(mesh, generate),
+            out_shardings=(of_state, of_all),
+            donate_argnames="state",
+            compiler_options=_generate_options(decoder, limits, mesh),
+        )
         self.extend = program(extend, of_state, donate="state")
         self.extract = program(programs.extract, self.of_slot, donate=None)
         self.restore = program(restore, of_state, donate="state")
         self.release = program(programs.release, of_state, donate="state")
+        self.resize = program(programs.resize, of_state, donate=None)
 
     @property
     def of_prefix(self) -> cache.SlotCache:
@@ -199,6 +208,7 @@ class Compiled:
             self.extract,
             self.restore,
             self.release,
+            self.resize,
         )
         return sum(program._cache_size() for program in wrapped)
 
@@ -236,6 +246,23 @@ class Compiled:
         spec = PartitionSpec(*[None] * (shapes.slot_dim + 1), *heads)
         of_cache = NamedSharding(self._mesh, spec)
         return jax.tree.map(lambda _: of_cache, shapes)
+
+
+def _generate_options(
+    decoder: Decoder, limits: Limits, mesh: jax.sharding.Mesh
+) -> dict[str, str] | None:
+    """What keeps a row's bits where a drained state has fewer rows.
+
+    XLA's CPU backend hands a sum to YNNPACK or not by its size, and the two round
+    differently; of its products those of 2 to 32 rows agree. The canonical option has
+    one height anyway, and must round as the learner does.
+    """
+    if not limits.is_drained or decoder.canonical_tile:
+        return None
+    if mesh.devices.flat[0].platform != "cpu":
+        return None
+    products = "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"
+    return {"xla_cpu_experimental_ynn_fusion_type": products}
 
 
 @jax.jit

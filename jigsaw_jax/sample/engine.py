@@ -209,15 +209,7 @@ class Engine:
           ValueError: a slot is out of range or named twice, a cap is below 1, or there
             are too few pages (`place` finds slots that have them).
         """
-        slots = [request.slot for request in requests]
-        num_slots = self._limits.num_slots
-        if len(set(slots)) < len(slots) or not set(slots) <= set(range(num_slots)):
-            raise ValueError(f"slots must differ and be below {num_slots}, got {slots}")
-        for request in requests:
-            if request.new_tokens_max < 1:
-                raise ValueError(
-                    f"new_tokens_max must be at least 1, got {request.new_tokens_max!r}"
-                )
+        num_slots = decode_state.num_slots
         numbers, entries = state.batch_requests(prefix, requests, num_slots)
         pages, where = decode_state.pages, numbers
         if pages is not None:
@@ -360,22 +352,17 @@ class Engine:
             for slot in slots:
                 decode_state.pages.give_back(slot)
 
-    def warm_up(self, params: Params, *, multi_turn: bool = True) -> None:
-        """Compiles all that a run calls; without `multi_turn`, no extend or extract."""
-        running = self.init_decode_state()
-        buckets = self.sampler.prompt_buckets
-        prefixes = [
-            self.prefill_prompt(params, [self._pad_token] * size) for size in buckets
-        ]
-        request = SlotRequest(slot=0, key_words=(0, 0), new_tokens_max=1)
-        for prefix in prefixes:
-            running = self.insert_many(prefix, running, [request])
-        if multi_turn:
-            for size in buckets:
-                running = self.extend(params, running, 0, [self._pad_token] * size)
-            running = self.insert_snapshot(running, 0, self.extract(running, 0))
-        running = self.release(running, 0)
-        running, _ = self.generate_steps(params, running)
+    def resized(
+        self, decode_state: DecodeState, slots: Sequence[int], num_slots: int
+    ) -> DecodeState:
+        """A state of `num_slots` slots: these first, in their order, then free ones.
+
+        Only with a cache of slots; the numbers are `Sampler.slots_draining` and
+        `Sampler.slots`. The old state is unchanged.
+        """
+        missing = [decode_state.num_slots] * (num_slots - len(slots))
+        taken = np.array([*slots, *missing], np.int32)
+        return self._programs.resize(decode_state, taken)
 
     def lower(self) -> dict[str, Lowered]:
         """`generate_steps` and the longest prefill, lowered from shapes alone."""

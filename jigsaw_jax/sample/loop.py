@@ -2,6 +2,9 @@
 
     submit ──> waiting (FIFO) ──step: admit──> slot ──step: decode──> Sample
 
+Once fewer slots are enough for all that runs and waits (`Sampler.slots_draining`), the
+running ones move into a smaller state, and back when there is more to do.
+
 A slot belongs to its request from the admission until the sample is reported, paused or
 cancelled, and is refilled at the next step. Requests of one prompt that are admitted
 together share one prefill and one insert; later ones find the prefix in a small cache,
@@ -28,6 +31,7 @@ from jigsaw_jax.sample.state import (
     StepResult,
     tokens_of,
 )
+from jigsaw_jax.settings import Sampler
 from jigsaw_jax.types import Params
 
 # Prefixes kept for requests of a group that found no free slot with their siblings.
@@ -129,7 +133,8 @@ class SampleLoop:
     @property
     def num_free(self) -> int:
         """Slots that neither decode nor have a request waiting for them."""
-        return max(len(self._free) - len(self._waiting), 0)
+        num_slots = self._engine.max_concurrent_decodes
+        return max(num_slots - len(self._running) - len(self._waiting), 0)
 
     @property
     def is_idle(self) -> bool:
@@ -210,6 +215,7 @@ class SampleLoop:
 
     def step(self) -> LoopReport:
         """Fills free slots, decodes once, and collects what ended."""
+        self._resize()
         started = self._admit()
         num_active = len(self._running)
         if not num_active:
@@ -230,6 +236,17 @@ class SampleLoop:
             num_tokens=sum(counts),
             num_active=num_active,
         )
+
+    def _resize(self) -> None:
+        """Takes as many slots as are enough for what runs and waits."""
+        needed = len(self._running) + len(self._waiting)
+        old = self._state.num_slots
+        while (new := next_size(self._engine.sampler, old, needed)) != old:
+            slots = sorted(self._running)
+            self._state = self._engine.resized(self._state, slots, new)
+            self._running = {i: self._running[slot] for i, slot in enumerate(slots)}
+            self._free = list(range(len(slots), new))
+            old = new
 
     def _admit(self) -> tuple[tuple[SampleId, int], ...]:
         """Gives free slots to waiting requests, in order of submission.
@@ -315,6 +332,18 @@ class SampleLoop:
             if (running.request.id, running.request.attempt) == key:
                 return slot
         return None
+
+
+def next_size(sampler: Sampler, num_slots: int, num_needed: int) -> int:
+    """How many slots a state of `num_slots` should have, or be on its way to.
+
+    All where it has too few, else the next fewer where those are enough: so only few
+    changes of size have to be compiled.
+    """
+    if num_needed > num_slots:
+        return sampler.slots
+    fewer = [n for n in sampler.slots_draining if num_needed <= n < num_slots]
+    return fewer[-1] if fewer else num_slots
 
 
 def _to_sample(running: _Running, reason: int) -> Sample:

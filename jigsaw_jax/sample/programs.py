@@ -14,6 +14,7 @@ from jigsaw_jax.model.tiles import by_tile
 from jigsaw_jax.objective import logprob
 from jigsaw_jax.sample import cache, sampling
 from jigsaw_jax.sample.state import (
+    FREE,
     LENGTH,
     RUNNING,
     STOP,
@@ -31,12 +32,13 @@ class Limits:
     """What is fixed when the programs are compiled.
 
     Attributes:
-      num_slots: B.
+      num_slots: of an empty state; a drained one has fewer.
       length: positions of a slot, the longest trajectory.
       num_steps: decode steps of one call.
       stop_tokens: ids that end a completion.
       kv_dtype: None, or "int8".
       paging: of a cache of pages; None has slots.
+      is_drained: whether some states have fewer slots.
     """
 
     num_slots: int
@@ -45,6 +47,7 @@ class Limits:
     stop_tokens: tuple[int, ...]
     kv_dtype: str | None = None
     paging: Paging | None = None
+    is_drained: bool = False
 
 
 def prefill(
@@ -125,7 +128,7 @@ def generate(
         slots = _advanced(limits, slots, drawn.tokens_B)
         return step + 1, DecodeState(cache=kept, slots=slots), log
 
-    shape = (limits.num_steps, limits.num_slots)
+    shape = (limits.num_steps, state.num_slots)
     dtypes = (jnp.int32, jnp.float32, jnp.float32, jnp.bool_)
     log = tuple(jnp.zeros(shape, dtype) for dtype in dtypes)
     start = (jnp.int32(0), state, log)
@@ -187,6 +190,19 @@ def insert_snapshot(
         cache=state.cache.write(where, state.cache.parts(snapshot.cache)),
         slots=_put(state.slots, slot[None], snapshot.slots),
     )
+
+
+def resize(state: DecodeState, slots_C: Int[Array, " C"]) -> DecodeState:
+    """A state of these slots in this order; a number that has no slot makes a free one.
+
+    Only with a cache of slots.
+    """
+    assert isinstance(state.cache, cache.SlotCache)
+    entries = jax.tree.map(
+        lambda x: jnp.take(x, slots_C, axis=0, mode="fill", fill_value=FREE),
+        state.slots,
+    )
+    return DecodeState(cache=state.cache.take(slots_C), slots=entries)
 
 
 def release(state: DecodeState, reasons_B: Int[Array, " B"]) -> DecodeState:

@@ -63,6 +63,11 @@ class DecodeState:
     slots: Slots
     pages: PageTable | None = None
 
+    @property
+    def num_slots(self) -> int:
+        """B."""
+        return self.slots.tokens_B.shape[0]
+
 
 @functools.partial(
     jax.tree_util.register_dataclass, data_fields=("cache", "slots"), meta_fields=()
@@ -175,10 +180,28 @@ def batch_requests(
 ) -> tuple[np.ndarray, Slots]:
     """Slot numbers and entries of the requests, padded to `num_slots` of them.
 
-    A padded entry's slot number is `num_slots`, which a scatter drops.
+    Args:
+      prefix: what all of them take.
+      requests: one a slot.
+      num_slots: of the state; also the slot number of a padded entry, which a scatter
+        drops.
+
+    Returns:
+      The numbers and the entries.
+
+    Raises:
+      ValueError: a slot is out of range or named twice, or a cap is below 1.
     """
+    named = [request.slot for request in requests]
+    if len(set(named)) < len(named) or not set(named) <= set(range(num_slots)):
+        raise ValueError(f"slots must differ and be below {num_slots}, got {named}")
+    for request in requests:
+        if request.new_tokens_max < 1:
+            raise ValueError(
+                f"new_tokens_max must be at least 1, got {request.new_tokens_max!r}"
+            )
     missing = num_slots - len(requests)
-    numbers = [r.slot for r in requests] + [num_slots] * missing
+    numbers = named + [num_slots] * missing
 
     def column(values: list, dtype: type) -> Any:
         return np.array(values + values[:1] * missing, dtype)

@@ -1,5 +1,6 @@
 """Where a path of the settings leads: to a file, or into an installed wheel."""
 
+import functools
 import importlib.metadata
 import pathlib
 from typing import Any
@@ -56,6 +57,18 @@ def read_gguf(path: pathlib.Path) -> Any:
     Raises:
       ValueError: it is no GGUF file, or is cut off.
     """
+    found = path.stat()
+    return _reader(path, found.st_mtime_ns, found.st_size)
+
+
+def forget_gguf() -> None:
+    """Let go of the last reader: a large vocabulary takes a hundred megabytes in it."""
+    _reader.cache_clear()
+
+
+@functools.lru_cache(maxsize=1)
+def _reader(path: pathlib.Path, _changed_ns: int, _size: int) -> Any:
+    """Kept, since a large vocabulary takes seconds; a changed file is read again."""
     # Imported here: most settings lead to no such file.
     import gguf
 

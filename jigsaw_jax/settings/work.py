@@ -1,6 +1,7 @@
 """How sampler, learner and the pipeline between them work."""
 
 import dataclasses
+import itertools
 
 from jigsaw_jax.settings import check
 
@@ -13,6 +14,8 @@ class Sampler:
 
     Attributes:
       slots: sequences decoded together.
+      slots_draining: smaller numbers of slots, ascending, to go on with once they are
+        enough for all that runs and waits; a step then costs less.
       prompt_buckets: prompt lengths that prompts are padded to, ascending.
       new_tokens_max: cap on sampled tokens, the stop token included.
       steps_per_call: decode steps in one device call.
@@ -32,6 +35,7 @@ class Sampler:
     """
 
     slots: int = 32
+    slots_draining: tuple[int, ...] = ()
     prompt_buckets: tuple[int, ...] = (32,)
     new_tokens_max: int = 64
     steps_per_call: int = 8
@@ -54,6 +58,7 @@ class Sampler:
                 f"Sampler.kv_dtype must be None or 'int8', got {self.kv_dtype!r}"
             )
         self._check_pages()
+        self._check_draining()
         buckets = self.prompt_buckets
         if not buckets or list(buckets) != sorted(set(buckets)) or buckets[0] < 1:
             raise ValueError(
@@ -91,6 +96,19 @@ class Sampler:
         if self.num_pages:
             # One longest trajectory has to fit, or it could never be sampled.
             check.at_least("Sampler.num_pages", self.num_pages, self.pages_per_slot)
+
+    def _check_draining(self) -> None:
+        fewer = self.slots_draining
+        if any(a >= b for a, b in itertools.pairwise((0, *fewer, self.slots))):
+            raise ValueError(
+                "Sampler.slots_draining must be ascending numbers from 1 to below "
+                f"Sampler.slots = {self.slots}, got {fewer!r}"
+            )
+        if fewer and self.cache != "slots":
+            raise ValueError(
+                "Sampler.cache must be 'slots' where Sampler.slots_draining is set, "
+                f"got {self.cache!r}"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

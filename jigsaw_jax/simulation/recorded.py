@@ -162,7 +162,10 @@ def training_costs(events: Sequence[Event], path: str) -> Training:
 
 
 def _hand_off_s(taken: Sequence[Event], steps: Sequence[Event]) -> float:
-    ends = {event["update"]: event["end_s"] for event in taken if "update" in event}
+    ends: dict[int, float] = {}
+    for event in taken:
+        update = event.get("update", -1)
+        ends[update] = max(ends.get(update, 0.0), event["end_s"])
     gaps = [
         step["start_s"] - ends[step["update"]]
         for step in steps

@@ -39,8 +39,6 @@ def sets(name: str, rounds: int) -> list[str]:
         f"Pipeline.groups_per_update = {per_update}",
         f"Pipeline.frontier_groups = {width}",
         f"Train.updates = {rounds * size // per_update}",
-        # Saved once: what a checkpoint takes from a core is in no cost model.
-        "Store.checkpoint_every = 100000",
     ]
 
 
@@ -80,8 +78,8 @@ def check(folder: pathlib.Path) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=4, help="of each run")
-    parser.add_argument("--shape", type=int, nargs=2, default=[6, 4])
+    parser.add_argument("--rounds", type=int, default=3, help="of each run")
+    parser.add_argument("--shape", type=int, nargs=2, default=[5, 2])
     parser.add_argument("--cores", type=int, nargs=2, default=[0, 1])
     parser.add_argument("--gin", default="configs/bench/overlap.gin")
     parser.add_argument("--set", action="append", default=[])

@@ -32,7 +32,7 @@ SHAPES = (
     *((2, 1), (3, 1), (4, 1), (5, 1), (4, 2), (5, 2), (6, 2), (6, 4), (8, 4), (10, 4)),
     *((12, 4), (12, 8), (16, 8), (20, 8), (24, 8), (32, 8)),
 )
-FIRST = (8, 4)
+FIRST = (5, 2)
 # Of the sampler's time that the learner may take: it sets the pace, just.
 BALANCE = (1.0, 1.15)
 # Groups of the short round by which a shape is chosen.
@@ -122,19 +122,21 @@ def balance(args: argparse.Namespace, folder: pathlib.Path) -> tuple[int, int]:
 
 def measure(args: argparse.Namespace, folder: pathlib.Path) -> None:
     shape = tuple(args.shape) if args.shape else balance(args, folder)
-    fixed = [*shape_sets(shape), f"Train.updates = {args.updates}"]
+    fixed = shape_sets(shape)
+    several = [f"Train.updates = {args.updates}"]
+    if args.updates > 1:
+        # The weights behind the first update are compared; the last's are always saved.
+        several += ["Store.checkpoint_every = 1", "Store.checkpoints_kept = 1000"]
     for block in range(args.blocks):
         for arm in ARMS:
             path = folder / f"{block}-{arm}"
-            run(args, path, [*fixed, *figures.sets(arm)])
+            run(args, path, [*fixed, *several, *figures.sets(arm)])
             told = [f"{one['train_end_s']:.2f}" for one in figures.rounds(path)]
             print(f"{path.name}: to the last gradient {', '.join(told)} s", flush=True)
     split = [f"Pipeline.groups_per_update = {SPLIT}", "Store.rollouts_every = 1"]
     size = figures.groups_per_round(folder / f"0-{SYNC}")
     last = f"Train.updates = {size // SPLIT}"
-    quiet = "Store.checkpoint_every = 100000"
-    sets = [*fixed, *figures.sets("CGP+FGD"), *split, last, quiet]
-    run(args, folder / "split", sets)
+    run(args, folder / "split", [*fixed, *figures.sets("CGP+FGD"), *split, last])
 
 
 def check(folder: pathlib.Path) -> int:
@@ -155,7 +157,7 @@ def check(folder: pathlib.Path) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--blocks", type=int, default=3, help="runs of each arm")
-    parser.add_argument("--updates", type=int, default=2, help="rounds of each run")
+    parser.add_argument("--updates", type=int, default=1, help="rounds of each run")
     parser.add_argument(
         "--shape",
         type=int,

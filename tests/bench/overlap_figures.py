@@ -48,7 +48,7 @@ def rounds(run_dir: pathlib.Path) -> list[dict[str, Any]]:
     published = {e["version"]: e for e in events if e["track"] == "publish"}
     found = []
     for one in timeline.rounds_of(events)[0]:
-        facts = one.facts()
+        facts: dict[str, Any] = dict(one.facts())
         if facts["train_end_s"] is None:
             continue
         spans = [(event["start_s"], event["end_s"]) for event in one.learner]
@@ -68,7 +68,9 @@ def balance(run_dir: pathlib.Path) -> float:
 def of_arm(folder: pathlib.Path, arm: str) -> dict[str, list[float]]:
     """Every number of an arm, in all rounds of all its runs."""
     found = [one for path in runs(folder, arm) for one in rounds(path)]
-    return {name: [one[name] for one in found if one[name]] for name in ROWS}
+    return {
+        name: [one[name] for one in found if one[name] is not None] for name in ROWS
+    }
 
 
 def runs(folder: pathlib.Path, arm: str) -> list[pathlib.Path]:
@@ -80,6 +82,9 @@ def table(found: dict[str, dict[str, list[float]]]) -> str:
     """Medians, and smallest and largest, a row a number."""
     lines = [f"{'':26}" + "".join(f"{arm:>24}" for arm in found)]
     for name, label in ROWS.items():
+        if not any(numbers[name] for numbers in found.values()):
+            # A run of one round publishes nothing.
+            continue
         cells = []
         for numbers in found.values():
             values = numbers[name]
@@ -98,9 +103,7 @@ def saved(found: dict[str, dict[str, list[float]]]) -> list[str]:
     for name, bound in BOUNDS.items():
         base = statistics.median(found[SYNC][name])
         for arm in list(found)[1:]:
-            # No waiting at all is an empty list.
-            value = statistics.median(found[arm][name] or [0.0])
-            share = 1 - value / base
+            share = 1 - statistics.median(found[arm][name]) / base
             is_best = arm == BEST
             told = f", at least {bound:.0%} asked" if is_best else ""
             print(f"{ROWS[name]}: {arm} {share:.1%} below sync{told}")

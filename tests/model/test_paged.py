@@ -108,3 +108,11 @@ def test_the_kernel_is_for_what_it_can_do():
     assert paged.has_kernel(fit, "tpu", None)
     assert not paged.has_kernel(fit, "cpu", None)
     assert not paged.has_kernel(fit, "tpu", "int8")
+    # Wider heads: only one on each device.
+    wide = dataclasses.replace(fit, head_dim=256, num_heads=4, num_kv_heads=4)
+    assert [paged.has_kernel(wide, "tpu", None, n) for n in (1, 2, 4, 8)] == [
+        False,
+        False,
+        True,
+        True,
+    ]

@@ -50,8 +50,8 @@ class _Inbox:
 def open_pool():
     pools = []
 
-    def make(**fields):
-        pools.append(RewardPool(settings.Reward(**fields)))
+    def make(on_failed=lambda _: None, **fields):
+        pools.append(RewardPool(settings.Reward(**fields), on_failed=on_failed))
         return _Inbox(pools[-1])
 
     yield make
@@ -215,6 +215,18 @@ def test_closing_in_the_middle_of_a_hang_is_quick_and_delivers_what_waits():
     assert (inbox.pool.timeouts, inbox.pool.crashes) == (0, 0)
     with pytest.raises(RuntimeError, match="closed"):
         inbox.submit("late", QUICK)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_error_in_a_thread_of_the_pool_is_told_at_once(open_pool, monkeypatch):
+    told = queue.Queue()
+    monkeypatch.setattr(RewardPool, "_is_ready", lambda *_: 1 / 0)
+    inbox = open_pool(processes=1, on_failed=told.put)
+    error = told.get(timeout=2.0)
+    assert isinstance(error, RuntimeError)
+    assert isinstance(error.__cause__, ZeroDivisionError)
+    with pytest.raises(RuntimeError, match="must not fail"):
+        inbox.submit("late", "7")
 
 
 def test_workers_that_do_not_start_are_said_and_no_score_waits(monkeypatch):

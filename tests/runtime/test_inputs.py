@@ -1,5 +1,8 @@
+import dataclasses
 import json
 
+import gguf
+import numpy as np
 import pytest
 
 from jigsaw_jax import settings
@@ -38,7 +41,40 @@ def test_an_answer_that_fits_no_reward_is_refused_by_file_and_line(tmp_path, bad
 def test_all_rows_that_fit_no_reward_are_counted_and_tests_are_read(tmp_path):
     answers = ['["assert f(1) == 2"]', "4", '["assert f(1) =="]', "[]"]
     train = jsonl_train(tmp_path, answers, weights={"code": 1.0}, timeout_s=30.0)
-    with pytest.raises(RefusedError, match=r"problems.jsonl:\d: .*'code' \(\d rows are"):
+    with pytest.raises(RefusedError, match=r"jsonl:\d: .*'code' \(\d rows are"):
+        open_inputs(train)
+
+
+def test_a_gguf_file_of_another_model_is_refused_with_what_differs(tmp_path):
+    base = jsonl_train(tmp_path, ["1", "2"], weights={"numeric": 1.0})
+    decoder = dataclasses.replace(base.decoder, qk_norm=True)
+    path = tmp_path / "tiny.gguf"
+    writer = gguf.GGUFWriter(path, "qwen3")
+    writer.add_block_count(decoder.num_layers)
+    writer.add_embedding_length(decoder.model_dim)
+    writer.add_feed_forward_length(decoder.hidden_dim)
+    writer.add_head_count(decoder.num_heads)
+    writer.add_head_count_kv(decoder.num_kv_heads)
+    writer.add_key_length(decoder.head_dim)
+    writer.add_rope_freq_base(decoder.rope_base)
+    writer.add_layer_norm_rms_eps(decoder.norm_eps)
+    shape = (decoder.vocab_size, decoder.model_dim)
+    writer.add_tensor("token_embd.weight", np.zeros(shape, np.float16))
+    if not decoder.tied_head:
+        writer.add_tensor("output.weight", np.zeros(shape, np.float16))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    weights = settings.Weights(source="gguf", path=str(path))
+    open_inputs(dataclasses.replace(base, decoder=decoder, weights=weights))
+    # Nothing in the tensors would show it.
+    other = dataclasses.replace(decoder, rope_base=5.0)
+    train = dataclasses.replace(base, decoder=other, weights=weights)
+    with pytest.raises(RefusedError, match=r"set Decoder.rope_base = .* \(is 5.0\)"):
+        open_inputs(train)
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(RefusedError, match="must be a whole GGUF file"):
         open_inputs(train)
 
 

@@ -3,9 +3,11 @@
 import dataclasses
 
 from jigsaw_jax import settings
+from jigsaw_jax.records import Group, GroupId, Prompt
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.evaluation import Result
 from jigsaw_jax.runtime.record import Record
+from jigsaw_jax.store.rollouts import Logged
 from tests.runtime.test_local import make_train
 
 RESULT = Result(
@@ -13,18 +15,30 @@ RESULT = Result(
 )
 
 
-def test_an_evaluation_is_due_until_it_has_ended(tmp_path):
-    evaluation = settings.Evaluation(every=4)
-    train = dataclasses.replace(make_train(updates=8), evaluation=evaluation)
-    record = Record(
+def open_record(train, path):
+    return Record(
         train,
-        tmp_path,
+        path,
         resume=True,
         operative="",
         clock=Clock(),
         spell=lambda _: ("", []),
         fail=lambda _: None,
     )
+
+
+def test_a_group_whose_completions_are_gone_by_now_has_no_rows(tmp_path):
+    record = open_record(make_train(), tmp_path)
+    prompt = Prompt(uid="u", tokens=(1,), text="", answer="", task="")
+    group = Group(id=GroupId("u", 0), order=0, prompt=prompt, samples=(), scores=())
+    assert record._rows(0, Logged(group, advantages=(0.5,)), lambda one: one) == []
+    record.abandon()
+
+
+def test_an_evaluation_is_due_until_it_has_ended(tmp_path):
+    evaluation = settings.Evaluation(every=4)
+    train = dataclasses.replace(make_train(updates=8), evaluation=evaluation)
+    record = open_record(train, tmp_path)
     record.evaluated(0, RESULT)
     assert not record.is_evaluation_due(3)
     # A run that is killed while this one is under way asks for it again.

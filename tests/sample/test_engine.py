@@ -11,6 +11,7 @@ from jigsaw_jax import mesh as meshes
 from jigsaw_jax import settings
 from jigsaw_jax.sample.engine import Engine
 from jigsaw_jax.sample.state import LENGTH, RUNNING, STOP, SlotRequest
+from jigsaw_jax.sample.warm_up import warm_up
 from tests.sample import tiny
 
 PROMPT = (5, 9, 33, 2, 17)
@@ -227,7 +228,7 @@ def test_a_slot_without_room_for_an_observation_keeps_what_it_has():
 
 def test_nothing_compiles_after_warm_up():
     engine = Engine(tiny.DECODER, tiny.SAMPLER, None, stop_tokens=(3,))
-    engine.warm_up(engine.load_params(tiny.params()))
+    warm_up(engine, engine.load_params(tiny.params()))
     warm = engine.num_compilations()
     assert warm > 0
     state = engine.init_decode_state()

@@ -329,3 +329,70 @@ def test_a_cancelled_pause_is_forgotten():
     loop.resume(SampleId("p", 0, 0), 0)
     assert loop.is_idle
     assert loop.num_free == loop._engine.max_concurrent_decodes
+
+
+def _drained():
+    settings = {"cache": "slots", "slots": 8, "slots_draining": (4,)}
+    return SampleLoop(tiny.engine(**settings), tiny.params(), version=3)
+
+
+def _undrained(monkeypatch, requests):
+    """What the same programs sample where all slots go on."""
+    with monkeypatch.context() as patch:
+        patch.setattr(loops, "next_size", lambda _, num_slots, __: num_slots)
+        loop = _drained()
+        for request in requests:
+            loop.submit(request)
+        return {sample.id.sample: sample for sample in _drain(loop)}
+
+
+def test_fewer_slots_take_over_as_they_are_enough_and_change_no_bit(monkeypatch):
+    requests = [
+        _request(uid=f"p{i % 3}", sample=i, new_tokens_max=1 + i * 5 % 12)
+        for i in range(19)
+    ]
+    plain = _undrained(monkeypatch, requests)
+    loop, drained, sizes = _drained(), [], []
+    for request in requests:
+        loop.submit(request)
+    while not loop.is_idle:
+        drained.extend(loop.step().finished)
+        sizes.append(loop._state.num_slots)
+    assert {sample.id.sample: sample for sample in drained} == plain
+    assert sizes == sorted(sizes, reverse=True)
+    assert (sizes[0], sizes[-1], loop.num_free) == (8, 4, 8)
+    # One starts in the few slots; with six more there are all of them again.
+    loop.submit(requests[2])
+    loop.step()
+    assert loop._state.num_slots == 4
+    for request in requests[3:9]:
+        loop.submit(request)
+    again = {sample.id.sample: sample for sample in _drain(loop)}
+    assert again == {i: plain[i] for i in range(2, 9)}
+
+
+def test_a_drained_sample_can_be_cancelled_and_paused_in_its_new_slot(monkeypatch):
+    requests = [_request(sample=i, new_tokens_max=12 if i > 4 else 1) for i in range(8)]
+    plain, loop = _undrained(monkeypatch, requests), _drained()
+    for request in requests:
+        loop.submit(request)
+    loop.step()
+    assert loop.step().num_active == 3
+    assert loop._state.num_slots == 4
+    loop.cancel(SampleId("p", 0, 5), 0)
+    loop.pause(SampleId("p", 0, 6), 0)
+    loop.resume(SampleId("p", 0, 6), 0)
+    ended = {sample.id.sample: sample for sample in _drain(loop)}
+    assert ended == {i: plain[i] for i in (6, 7)}
+
+
+def test_sizes_step_down_one_by_one_and_go_back_to_all():
+    sampler = dataclasses.replace(
+        tiny.SAMPLER, cache="slots", slots=32, slots_draining=(4, 8, 16)
+    )
+    size = loops.next_size
+    assert [size(sampler, 32, n) for n in (32, 17, 16, 9, 3, 0)] == [
+        32, 32, 16, 16, 16, 16,
+    ]  # fmt: skip
+    assert [size(sampler, 16, n) for n in (16, 8, 1, 17)] == [16, 8, 8, 32]
+    assert [size(sampler, 4, n) for n in (0, 4, 5)] == [4, 4, 32]

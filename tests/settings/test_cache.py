@@ -61,3 +61,16 @@ def test_equal_bits_are_for_a_cache_of_exact_slots():
     for sampler in (SAMPLER, dataclasses.replace(slots, kv_dtype="int8")):
         with pytest.raises(ValueError, match=r"'slots' and Sampler.kv_dtype None"):
             settings.Train(updates=1, decoder=canonical, sampler=sampler)
+
+
+@pytest.mark.parametrize("fewer", [(0,), (2, 2), (3, 2), (2, 4)])
+def test_draining_slots_ascend_and_are_fewer_than_all(fewer):
+    slots = dataclasses.replace(SAMPLER, cache="slots")
+    with pytest.raises(ValueError, match=r"slots_draining must be ascending"):
+        dataclasses.replace(slots, slots_draining=fewer)
+    assert dataclasses.replace(slots, slots_draining=(2, 3)).slots_draining == (2, 3)
+
+
+def test_draining_needs_a_cache_of_slots():
+    with pytest.raises(ValueError, match=r"cache must be 'slots' where"):
+        dataclasses.replace(SAMPLER, slots_draining=(2,))

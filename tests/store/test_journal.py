@@ -1,3 +1,4 @@
+import queue
 import threading
 import time
 
@@ -106,3 +107,18 @@ def test_what_a_full_disk_refuses_stays_queued_and_comes_later(tmp_path, monkeyp
 def test_a_directory_that_is_missing_is_an_error(tmp_path):
     with pytest.raises(StoreError, match=r"cannot write .*events\.jsonl"):
         _open(tmp_path / "none" / "events.jsonl")
+
+
+def test_what_its_thread_fails_of_is_told_within_two_seconds(tmp_path):
+    told = queue.Queue()
+    log = EventLog(
+        tmp_path / "events.jsonl",
+        incarnation=1,
+        at_s=0.0,
+        unix_s=0.0,
+        on_failed=told.put,
+    )
+    # A key that JSON has no word for.
+    log.mark("track", "name", 0.0, fields={(1, 2): 3})
+    assert isinstance(told.get(timeout=2.0), TypeError)
+    log.close()

@@ -120,8 +120,15 @@ class ClusterCrew:
             step=self._record.vault.step,
             version=self.pipeline.version,
         )
-        num = len(self._roster.hands()) - 1
-        self._roster.wait_until(lambda: len(self._roster.samplers()) >= num)
+        self._roster.wait_until(self._are_ready)
+
+    def _are_ready(self) -> bool:
+        """Whether all samplers have joined; in a later life, all that said a word."""
+        waiting = [h for h in self._roster.hands() if h.role == "sample"]
+        waiting = [h for h in waiting if not h.is_joined]
+        if self._fleet.epoch > 1:
+            waiting = [h for h in waiting if h.pid]
+        return bool(self._roster.samplers()) and not waiting
 
     # Effects, on the control loop's thread.
 

@@ -10,6 +10,7 @@ others' desks that comes in as entries of the slice's log.
 
 import os
 import socket
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,6 +32,31 @@ from jigsaw_jax.runtime.slice.peers import TELL, Peers
 from jigsaw_jax.runtime.threads import CommandThread, ThreadFailed
 from jigsaw_jax.sample.loop import SampleRequest
 from jigsaw_jax.settings import Train
+
+# Heartbeats that nobody has asked for until a worker ends itself.
+FORSAKEN_BEATS = 3.0
+
+
+def wait_until_forsaken(
+    outbox: Outbox, limit_s: float, end: Callable[[], None], tick_s: float = 1.0
+) -> None:
+    """End a worker that is cut off: it was replaced, and its devices are wanted.
+
+    Time counts only while this thread can run: a process that was stopped, or that
+    compiles, is not taken for one that nobody asks.
+
+    Args:
+      outbox: of the worker.
+      limit_s: without anybody asking for messages.
+      end: ends the process.
+      tick_s: how often it looks.
+    """
+    idle_s, seen = 0.0, -1
+    while idle_s < limit_s:
+        threading.Event().wait(tick_s)
+        idle_s = idle_s + tick_s if outbox.num_taken == seen else 0.0
+        seen = outbox.num_taken
+    end()
 
 
 class Desk:
@@ -59,6 +85,13 @@ class Desk:
         self._helper: Any = None
         self._thread = CommandThread("desk", self._failed)
         self._thread.start()
+        limit_s = FORSAKEN_BEATS * self._train.cluster.heartbeat_s
+        threading.Thread(
+            target=wait_until_forsaken,
+            args=(self.outbox, limit_s, lambda: os._exit(1)),
+            name="forsaken",
+            daemon=True,
+        ).start()
         self.outbox.post("hello", os.getpid(), socket.gethostname(), home())
 
     def queue(self, batch: bytes, refs: list[Any]) -> None:

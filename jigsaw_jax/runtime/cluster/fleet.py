@@ -41,6 +41,9 @@ POLL_S = 0.2
 # How often hosts that have joined are looked for, and how often Ray itself.
 LOOK_S = 5.0
 CHECK_S = 0.5
+# In which a process says its first word, once Ray is asked for it. A request that a
+# cut network swallowed is made again.
+HELLO_S = 120.0
 # Errors of a host whose slice has lost another one, by their names: the program that
 # both were in, or word to it.
 BROKEN = frozenset({"JaxRuntimeError", "XlaRuntimeError", "HostLostError"})
@@ -240,7 +243,7 @@ class Fleet:
         cluster = self._train.cluster
         if hand.whole.is_up:
             return DRAIN_S + cluster.heartbeat_s
-        return DRAIN_S + (cluster.building_s if hand.pid else cluster.startup_s)
+        return DRAIN_S + (cluster.building_s if hand.pid else HELLO_S)
 
     def _hear(self, hand: Hand) -> None:
         assert hand.answer is not None

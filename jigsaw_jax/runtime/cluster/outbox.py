@@ -32,6 +32,7 @@ class Outbox:
 
     Attributes:
       epoch: which life the messages belong to.
+      num_taken: how often the controller has asked for some.
       facts: counts that travel with every batch.
     """
 
@@ -42,6 +43,7 @@ class Outbox:
         self._items = collections.deque()
         self._is_urgent = False
         self.epoch = epoch
+        self.num_taken = 0
         self.facts: Callable[[], dict[str, int]] = dict
 
     def begin(self, epoch: int) -> None:
@@ -94,6 +96,7 @@ class Outbox:
           that it names.
         """
         with self._changed:
+            self.num_taken += 1
             if self._changed.wait_for(lambda: self._is_urgent, timeout_s):
                 # The lock is free meanwhile, so that others can add to it.
                 self._changed.wait_for(lambda: False, LINGER_S)

@@ -28,6 +28,7 @@ from jigsaw_jax.runtime.slice.peers import Peers
 from jigsaw_jax.runtime.weights import Offer, Receiver, StaleError, WeightError
 from jigsaw_jax.runtime.weights.carriers.ray_objects import RayCarrier
 from jigsaw_jax.sample.loop import SampleLoop
+from jigsaw_jax.sample.warm_up import warm_up
 from jigsaw_jax.settings import Train
 
 
@@ -78,7 +79,7 @@ class Rig:
             lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), {**frozen, **trained}
         )
         params = self._engine.load_params(zeros)
-        self._engine.warm_up(params, multi_turn=self._train.pipeline.early_stop)
+        warm_up(self._engine, params, multi_turn=self._train.pipeline.early_stop)
 
     def fetch(self, message: Any, refs: Sequence[Any]) -> tuple[bool, str | None]:
         """Fetch a version onto this host's devices; what fails changes nothing.

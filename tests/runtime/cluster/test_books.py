@@ -1,6 +1,9 @@
 """What the controller keeps of a run over processes, without a process."""
 
+import threading
+
 import pytest
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
 from jigsaw_jax.records import (
     FinishReason,
@@ -16,7 +19,8 @@ from jigsaw_jax.records import (
 )
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
-from jigsaw_jax.runtime.cluster import remote
+from jigsaw_jax.runtime.cluster import fleet, remote
+from jigsaw_jax.runtime.cluster.desk import wait_until_forsaken
 from jigsaw_jax.runtime.cluster.fleet import Hand
 from jigsaw_jax.runtime.cluster.head import ClusterError, Place, num_local
 from jigsaw_jax.runtime.cluster.offers import Weights
@@ -255,3 +259,26 @@ def test_a_prompt_goes_along_once_in_every_batch_that_admits_samples_of_it():
     prompt = ["prompt", [wire.plain(asked)], 0, 0]
     samples = [["admit", [[index]], 0, 0] for index in range(2)]
     assert sent.batches == [[n, [prompt, *samples]] for n in (1, 2)]
+
+
+# A worker's own errors.
+
+
+def test_an_error_of_a_worker_s_own_code_is_no_loss():
+    trace = RayTaskError("drain", "Traceback: ZeroDivisionError", ZeroDivisionError())
+    assert fleet._is_fault(trace)
+    assert fleet._is_fault(ActorDiedError(trace))
+    assert not fleet._is_fault(ActorDiedError())
+    assert not fleet._is_fault(ActorUnavailableError("no answer", None))
+    assert fleet._reason(ActorDiedError()) == "its process has ended"
+    assert fleet._reason(ActorUnavailableError("no", None)) == "it can't be reached"
+
+
+def test_a_worker_ends_when_nobody_has_asked_it_for_so_long():
+    outbox, ended = Outbox(Clock(), epoch=1), threading.Event()
+    args = outbox, 0.5, ended.set, 0.1
+    threading.Thread(target=wait_until_forsaken, args=args, daemon=True).start()
+    for _ in range(8):
+        outbox.take(0.1)
+    assert not ended.is_set()
+    assert ended.wait(10.0)

@@ -1,7 +1,10 @@
+import argparse
 import json
+import math
 
 import pytest
 
+from tests.bench import overlap
 from tests.bench import overlap_figures as figures
 
 
@@ -69,3 +72,34 @@ def test_a_bound_is_missed_from_its_edge_on(train_end_s, wait_ratio, missed):
     sync = {"train_end_s": [9.0, 10.0, 30.0], "wait_ratio": [0.5]}
     best = {"train_end_s": [train_end_s], "wait_ratio": [wait_ratio]}
     assert figures.saved({"sync": sync, "CGP+FGD": best}) == missed
+
+
+@pytest.mark.parametrize("learner_s", [0.3, 0.7, 1.0, 1.6, 2.3, 4.0, 9.0])
+def test_the_shape_that_balances_is_found_in_a_few_runs(
+    monkeypatch, tmp_path, learner_s
+):
+    """A step takes 1 s and 0.1 s a slot, a call 0.5 s; the learner so long a token."""
+    ran = []
+
+    def ratio(path):
+        del path
+        slots, steps = ran[-1]
+        return learner_s * slots / (1 + 0.1 * slots + 0.5 / steps)
+
+    def run(args, path, sets):
+        del args, path
+        assert 'Pipeline.mode = "stream"' in sets
+        slots, steps = (int(text.split("= ")[1]) for text in sets[-2:])
+        ran.append((slots, steps))
+
+    monkeypatch.setattr(overlap, "run", run)
+    monkeypatch.setattr(figures, "balance", ratio)
+    chosen = overlap.balance(argparse.Namespace(), tmp_path)
+
+    def distance(shape):
+        value = learner_s * shape[0] / (1 + 0.1 * shape[0] + 0.5 / shape[1])
+        return abs(math.log(value / 1.075))
+
+    assert len(ran) == len(set(ran)) <= 5
+    best = min(map(distance, overlap.SHAPES))
+    assert distance(chosen) <= max(best, 0.08) + 1e-9

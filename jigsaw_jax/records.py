@@ -96,6 +96,8 @@ class Sample:
     @property
     def tokens(self) -> tuple[int, ...]:
         """Token ids behind the prompt, sampled and observed."""
+        if len(self.segments) == 1:
+            return self.segments[0].tokens
         return tuple(t for segment in self.segments for t in segment.tokens)
 
     @property

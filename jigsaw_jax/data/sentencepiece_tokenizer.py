@@ -33,6 +33,8 @@ class SentencePieceTokenizer:
         self.bos_id: int | None = bos if bos >= 0 else None
         self.pad_id: int = pad if pad >= 0 else self.eos_id
         self.stop_ids: tuple[int, ...] = (self.eos_id,)
+        # Those met so far that are no control pieces: asking takes as long as decoding.
+        self._plain: set[int] = set()
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of plain text."""
@@ -40,10 +42,13 @@ class SentencePieceTokenizer:
 
     def decode(self, ids: tuple[int, ...]) -> str:
         """Text of the ids; control pieces are spelled out."""
+        if self._plain.issuperset(ids):
+            return self._model.decode(list(ids))
         texts: list[str] = []
         run: list[int] = []
         for token in ids:
             if token < self.vocab_size and not self._model.is_control(token):
+                self._plain.add(token)
                 run.append(token)
                 continue
             texts += [self._model.decode(run), self._spelled(token)]

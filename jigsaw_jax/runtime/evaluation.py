@@ -217,7 +217,7 @@ def completion_pieces(tokenizer: Tokenizer, sample: Sample) -> list[str]:
 
 
 # Decoding a token alone is slow, and few pairs of neighbours are ever new.
-@functools.lru_cache(maxsize=1 << 17)
+@functools.lru_cache(maxsize=1 << 15)
 def _piece(tokenizer: Tokenizer, before: int | None, token: int) -> str:
     if before is None:
         return tokenizer.decode((token,))

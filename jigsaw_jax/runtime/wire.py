@@ -12,10 +12,11 @@ import dataclasses
 import enum
 import functools
 import json
+import operator
 import struct
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ _MAGIC = b"JGS1"
 HEAD_BYTES_MAX = 1 << 20
 _TOKEN = np.dtype("<i4")
 _REAL = np.dtype("<f4")
+_SCALARS = frozenset((str, int, float, bool, types.NoneType))
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class WireError(ValueError):
@@ -45,15 +48,29 @@ def plain(value: Any) -> Any:
     Returns:
       What `read` takes with the record's type.
     """
-    if isinstance(value, (str, int, float, types.NoneType)):
-        return value
-    if isinstance(value, (tuple, list)):
-        return [plain(item) for item in value]
-    if isinstance(value, enum.Enum):
-        return value.value
-    if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
-    return [plain(getattr(value, name)) for name in _names(type(value))]
+    return _plainer(type(value))(value)
+
+
+@functools.cache
+def _plainer(cls: type) -> Callable[[Any], Any]:
+    """How values of a type become plain; a call a record, not one a scalar."""
+    if issubclass(cls, (str, int, float, types.NoneType)):
+        return lambda value: value
+    if issubclass(cls, (tuple, list)):
+        return _plain_items
+    if issubclass(cls, enum.Enum):
+        return operator.attrgetter("value")
+    if issubclass(cls, Mapping):
+        return lambda value: {key: plain(item) for key, item in value.items()}
+    names = _names(cls)
+    if len(names) < 2:
+        return lambda value: [plain(getattr(value, name)) for name in names]
+    fields = operator.attrgetter(*names)
+    return lambda value: _plain_items(fields(value))
+
+
+def _plain_items(values: Iterable[Any]) -> list[Any]:
+    return [x if type(x) in _SCALARS else _plainer(type(x))(x) for x in values]
 
 
 def read(hint: Any, value: Any) -> Any:
@@ -69,12 +86,17 @@ def read(hint: Any, value: Any) -> Any:
     Raises:
       WireError: it is of another type.
     """
-    return _reader(hint)(value)
+    return reader(hint)(value)
 
 
 def to_bytes(value: Any) -> bytes:
     """JSON of plain values."""
-    return json.dumps(value, separators=(",", ":")).encode()
+    return _encode(value).encode()
+
+
+def to_text(value: Any) -> str:
+    """The same as text, which is a plain value itself."""
+    return _encode(value)
 
 
 def from_bytes(data: bytes) -> Any:
@@ -97,14 +119,15 @@ def _wrong(hint: Any, value: Any) -> WireError:
 
 
 @functools.cache
-def _reader(hint: Any) -> Callable[[Any], Any]:
+def reader(hint: Any) -> Callable[[Any], Any]:
+    """What `read` calls for a type, for those who read many of it."""
     origin = typing.get_origin(hint)
     if hint is Any:
         return lambda value: value
     if isinstance(hint, types.UnionType) or origin is typing.Union:
         return _union(hint)
     if origin is tuple:
-        return _tuple(hint, _reader(typing.get_args(hint)[0]))
+        return _tuple(hint, typing.get_args(hint)[0])
     if hint is dict or origin is dict:
         return _dict(hint)
     return _reader_of_class(hint)
@@ -131,15 +154,15 @@ def _scalar(hint: Any) -> Callable[[Any], Any]:
 
 def _union(hint: Any) -> Callable[[Any], Any]:
     arms = typing.get_args(hint)
-    readers = [_reader(arm) for arm in arms]
+    readers = [reader(arm) for arm in arms]
 
     def union(value: Any) -> Any:
         # An exact arm goes before one that converts: 3 stays an int in `float | int`.
         if type(value) in arms:
             return value
-        for reader in readers:
+        for take in readers:
             try:
-                return reader(value)
+                return take(value)
             except WireError:
                 continue
         raise _wrong(hint, value)
@@ -147,23 +170,27 @@ def _union(hint: Any) -> Callable[[Any], Any]:
     return union
 
 
-def _tuple(hint: Any, reader: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _tuple(hint: Any, arm: Any) -> Callable[[Any], Any]:
+    take = reader(arm)
+
     def items(value: Any) -> Any:
         if type(value) is not list:
             raise _wrong(hint, value)
-        return tuple(reader(item) for item in value)
+        if set(map(type, value)) <= {arm}:
+            return tuple(value)
+        return tuple(take(item) for item in value)
 
     return items
 
 
 def _dict(hint: Any) -> Callable[[Any], Any]:
     arms = typing.get_args(hint)
-    reader = _reader(arms[1]) if arms else _reader(Any)
+    take = reader(arms[1]) if arms else reader(Any)
 
     def mapping(value: Any) -> Any:
         if type(value) is not dict:
             raise _wrong(hint, value)
-        return {key: reader(item) for key, item in value.items()}
+        return {key: take(item) for key, item in value.items()}
 
     return mapping
 
@@ -181,13 +208,13 @@ def _enum(hint: Any) -> Callable[[Any], Any]:
 def _record(hint: Any) -> Callable[[Any], Any]:
     hints = typing.get_type_hints(hint)
     names = getattr(hint, "_fields", None) or _names(hint)
-    fields = [(name, _reader(hints[name])) for name in names]
+    readers = [reader(hints[name]) for name in names]
 
     def record(value: Any) -> Any:
-        if type(value) is not list or len(value) != len(fields):
+        if type(value) is not list or len(value) != len(names):
             raise _wrong(hint, value)
-        pairs = zip(fields, value, strict=True)
-        return hint(**{name: reader(item) for (name, reader), item in pairs})
+        items = [read_one(item) for read_one, item in zip(readers, value, strict=True)]
+        return hint(**dict(zip(names, items, strict=True)))
 
     return record
 

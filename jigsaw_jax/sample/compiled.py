@@ -105,9 +105,15 @@ class Compiled:
         of_one = self._one_sharding()
         self.of_slot = SlotSnapshot(cache=of_one, slots=of_slots)
 
-        def program(function: Callable, out: Any, *, donate: str | None) -> Any:
-            placed = meshes.on_mesh(mesh, function)
-            return jax.jit(placed, out_shardings=out, donate_argnames=donate)
+        def program(
+            function: Callable, out: Any, *, donate: str | None, options: Any = None
+        ) -> Any:
+            return jax.jit(
+                meshes.on_mesh(mesh, function),
+                out_shardings=out,
+                donate_argnames=donate,
+                compiler_options=options,
+            )
 
         bound = functools.partial
         generate = bound(programs.generate, decoder, limits)
@@ -118,11 +124,9 @@ class Compiled:
         self.empty = program(self._empty_state, of_state, donate=None)
         self.prefill = program(prefill, of_one, donate=None)
         self.insert = program(programs.insert, of_state, donate="state")
-        self.generate = jax.jit(
-            meshes.on_mesh(mesh, generate),
-            out_shardings=(of_state, of_all),
-            donate_argnames="state",
-            compiler_options=_generate_options(decoder, limits, mesh),
+        options = _generate_options(decoder, limits, mesh)
+        self.generate = program(
+            generate, (of_state, of_all), donate="state", options=options
         )
         self.extend = program(extend, of_state, donate="state")
         self.extract = program(programs.extract, self.of_slot, donate=None)

@@ -278,7 +278,7 @@ class Pipeline:
             self._open()
             if self._rounds.is_stopped_early(self._now):
                 self._sampling.pause()
-            elif self._rounds.may_admit:
+            elif self._rounds.may_admit and not self._now.is_backed_up(self._settings):
                 self._sampling.admit(self.version)
             self._request()
         if self._is_ending and not self.is_finished and not self._is_unsaved():

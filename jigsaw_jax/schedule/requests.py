@@ -73,8 +73,19 @@ class Requests:
         if not waiting:
             del self._waiting[order]
         self._probed.add(order)
-        self.rank(order)
+        if self._ranked and self._ranked[0][1] == order:
+            # Usually the one that `first` has just named: outdated as it is by now,
+            # its place at the top saves looking for another's.
+            self._replace_first(order)
+        else:
+            self.rank(order)
         return sample
+
+    def _replace_first(self, order: int) -> None:
+        if order in self._waiting:
+            heapq.heapreplace(self._ranked, (self._rank(order), order))
+        else:
+            heapq.heappop(self._ranked)
 
     def remove(self, order: int) -> None:
         """The group leaves O: it is serving-complete, or has ended."""

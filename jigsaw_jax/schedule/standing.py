@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from jigsaw_jax.schedule.assembly import Assembly
 from jigsaw_jax.schedule.groups import OpenGroup
 from jigsaw_jax.schedule.source import Source
+from jigsaw_jax.settings import Pipeline
 
 
 @dataclasses.dataclass(slots=True)
@@ -36,3 +37,15 @@ class Standing:
     def filled(self) -> int:
         """Groups in the update under way."""
         return len(self.assembly.groups)
+
+    def is_backed_up(self, settings: Pipeline) -> bool:
+        """Whether as much waits for the learner as may, so that nothing is admitted.
+
+        An idle learner has just been given all that could train. What waits then, waits
+        for samples that are still to come, and must not keep them out.
+        """
+        if not self.assembly.is_busy:
+            return False
+        groups_max, tokens_max = settings.queue_groups_max, settings.queue_tokens_max
+        num_tokens = sum(g.num_tokens for g in self.pending) if tokens_max else 0
+        return (0 < groups_max <= len(self.pending)) or (0 < tokens_max <= num_tokens)

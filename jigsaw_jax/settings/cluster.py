@@ -11,6 +11,7 @@ from jigsaw_jax.settings.work import Pipeline, Sampler
 # entropy.
 SAMPLE_HEAD_BYTES = 256
 TOKEN_BYTES = 16
+CARRIERS = ("ray", "transfer", "folder")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,11 @@ class Cluster:
       queue_bytes_max: of completions between samplers and learner; a round that could
         need more is refused.
       store_bytes: of the object store that local:N starts.
+      carriers: of weights between processes, the first choice first: "ray" (Ray's
+        store), "transfer" (JAX's transfer server) and "folder". The next is tried where
+        one fails (docs/weights.md).
+      carrier_folder: of "folder", seen by every host; empty is the run directory's own.
+      carrier_s: what a carrier may take for a version before the next is tried.
     """
 
     samplers: int = 0
@@ -49,6 +55,9 @@ class Cluster:
     role_switch_after: int = 0
     queue_bytes_max: int = 4_000_000_000
     store_bytes: int = 256_000_000
+    carriers: tuple[str, ...] = ("ray",)
+    carrier_folder: str = ""
+    carrier_s: float = 120.0
 
     def __post_init__(self) -> None:
         check.at_least("Cluster.samplers", self.samplers, 0)
@@ -62,6 +71,14 @@ class Cluster:
         check.at_least("Cluster.queue_bytes_max", self.queue_bytes_max, 1)
         # Ray's own least.
         check.at_least("Cluster.store_bytes", self.store_bytes, 80_000_000)
+        check.above("Cluster.carrier_s", self.carrier_s, 0)
+        for name in self.carriers:
+            check.one_of("Cluster.carriers", name, CARRIERS)
+        if not self.carriers or len(set(self.carriers)) < len(self.carriers):
+            raise ValueError(
+                f"Cluster.carriers must name one or more, each once, got "
+                f"{self.carriers!r}"
+            )
         if any(core < 0 for core in self.cores):
             raise ValueError(
                 f"Cluster.cores must be numbers of cores, got {self.cores!r}"
@@ -108,6 +125,11 @@ def check_cluster(
                 f"Cluster.{side}_hosts must divide the {devices} {side} devices of "
                 f"Mesh, got {num_hosts!r}"
             )
+    if cluster.sampler_hosts > 1 and "transfer" in cluster.carriers:
+        raise ValueError(
+            "Cluster.carriers must be 'ray' or 'folder' with sampler slices of several "
+            f"hosts, got {cluster.carriers!r}"
+        )
     need = queue_bytes(pipeline, sampler)
     if need > cluster.queue_bytes_max:
         raise ValueError(

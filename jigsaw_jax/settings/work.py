@@ -179,6 +179,9 @@ class Pipeline:
         before it is sent out again; 0 waits for ever.
       reduction: "arrival", or "ordered" (bitwise repeatable).
       token_budget: tokens of the groups in one hand-off; 0 takes all that wait.
+      queue_groups_max: complete groups that wait behind a busy learner before nothing
+        more enters the sampler; 0 is no limit but the round's.
+      queue_tokens_max: the same, in the tokens that those groups have sampled.
       prefetch_groups: prompts asked for ahead of admission, in groups; 0, and the
         most, is one round.
     """
@@ -201,6 +204,8 @@ class Pipeline:
     lost_after_s: float = 0.0
     reduction: str = "arrival"
     token_budget: int = 0
+    queue_groups_max: int = 0
+    queue_tokens_max: int = 0
     prefetch_groups: int = 0
 
     def __post_init__(self) -> None:
@@ -229,6 +234,8 @@ class Pipeline:
             "refill_groups_max",
             "lost_after_s",
             "token_budget",
+            "queue_groups_max",
+            "queue_tokens_max",
             "prefetch_groups",
         ):
             check.at_least(f"Pipeline.{name}", getattr(self, name), 0)

@@ -14,6 +14,7 @@ names, run directories and all, so `--check FOLDER` says it again.
 """
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -70,15 +71,19 @@ def pinned(run_dir: pathlib.Path) -> dict[str, list[str]]:
     """Cores on which the threads of each worker may be, once all have joined."""
     path = run_dir / "events.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
-    events = [json.loads(line) for line in lines if '"track":"worker/' in line]
+    # The last line may be half written.
+    whole = [line for line in lines if '"track":"worker/' in line and line[-1] == "}"]
+    events = [json.loads(line) for line in whole]
     if not any(event["name"] == "joined" for event in events):
         return {}
     found = {}
     for worker, pid in {e["track"]: e["pid"] for e in events if e["pid"]}.items():
         own: set[str] = set()
         for thread in pathlib.Path(f"/proc/{pid}/task").glob("*/status"):
-            lines = thread.read_text().splitlines()
-            own |= {x.split()[1] for x in lines if x.startswith("Cpus_allowed_list")}
+            with contextlib.suppress(OSError):
+                # It may have ended since.
+                lines = thread.read_text().splitlines()
+                own |= {x.split()[1] for x in lines if x.startswith("Cpus_allowed_l")}
         found[worker.removeprefix("worker/")] = sorted(own)
     return found
 
@@ -144,6 +149,7 @@ def check(folder: pathlib.Path) -> int:
     found = {arm: figures.of_arm(folder, arm) for arm in ARMS}
     print(figures.table(found))
     misses = figures.saved(found)
+    misses += figures.apart(folder)
     misses += figures.equal_samples(folder)
     # In a process of its own, on a core, as the workers were.
     argv = [sys.executable, "-m", "tests.bench.overlap_replay", str(folder)]

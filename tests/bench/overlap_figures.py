@@ -135,6 +135,18 @@ def tokens(run_dir: pathlib.Path, update: int) -> dict[tuple[str, int, int], Any
     }
 
 
+def apart(folder: pathlib.Path) -> list[str]:
+    """Print whether in every run each worker's threads had one core, its own."""
+    paths = [path for arm in ARMS for path in runs(folder, arm)]
+    found = [json.loads((path / "cores.json").read_text()) for path in paths]
+    cores = [[core for own in one.values() for core in own] for one in found]
+    good = [
+        len(one) == len(set(one)) == 2 and all(map(str.isdigit, one)) for one in cores
+    ]
+    print(f"a core each, of every thread: in {sum(good)} of {len(paths)} runs")
+    return [] if all(good) else ["a core each"]
+
+
 def equal_samples(folder: pathlib.Path) -> list[str]:
     """Print whether all arms sampled the same; what is missed.
 

@@ -60,6 +60,22 @@ def test_a_round_is_measured_as_the_paper_does(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("cores", "is_apart"),
+    [
+        ({"learner": ["0"], "sampler-0": ["1"]}, True),
+        ({"learner": ["1"], "sampler-0": ["1"]}, False),
+        ({"learner": ["0"], "sampler-0": ["0-1"]}, False),
+        ({"learner": ["0"], "sampler-0": ["0", "1"]}, False),
+        ({}, False),
+    ],
+)
+def test_a_thread_that_may_be_on_another_core_is_seen(tmp_path, cores, is_apart):
+    (tmp_path / "0-sync").mkdir()
+    (tmp_path / "0-sync" / "cores.json").write_text(json.dumps(cores))
+    assert figures.apart(tmp_path) == ([] if is_apart else ["a core each"])
+
+
+@pytest.mark.parametrize(
     ("train_end_s", "wait_ratio", "missed"),
     [
         (5.9, 0.11, []),

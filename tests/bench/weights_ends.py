@@ -3,6 +3,7 @@
 import dataclasses
 import mmap
 import os
+import sys
 import threading
 from typing import Any
 
@@ -15,6 +16,7 @@ from jigsaw_jax import model, settings
 from jigsaw_jax.model import decoder as decoders
 from jigsaw_jax.records import SampleId
 from jigsaw_jax.runtime.clock import Clock
+from jigsaw_jax.runtime.cluster.actor import SWITCH_S
 from jigsaw_jax.runtime.weights import FolderCarrier, Receiver, Sender, snapshot
 from jigsaw_jax.runtime.weights.arena import Arena
 from jigsaw_jax.runtime.weights.carriers.ray_objects import RayCarrier
@@ -144,6 +146,8 @@ class Sampler:
     """Two devices, and a thread that decodes a small model when told to."""
 
     def __init__(self, mbytes, names, folder, encoding, threads):
+        # As in every worker of a run.
+        sys.setswitchinterval(SWITCH_S)
         jax.config.update("jax_num_cpu_devices", 2)
         devices = [None] * 4 + jax.devices()
         shapes, axes = bulk(mbytes)

@@ -42,6 +42,8 @@ def random_run(rng) -> Run:
             reduction=rng.choice(["arrival", "ordered"]),
             token_budget=rng.choice([0, 0, 20, 40]),
             prefetch_groups=rng.choice([0, 1, 2]),
+            queue_groups_max=rng.choice([0, 0, 1, 2]),
+            queue_tokens_max=rng.choice([0, 0, 20]),
         ),
         updates=rng.choice([1, 3, 6]),
         prompts=rng.choice([None, None, 0, 1, 7, 11]),

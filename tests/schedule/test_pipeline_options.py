@@ -276,3 +276,36 @@ def test_a_loss_that_is_heard_of_after_the_restart_takes_nothing_away():
     assert len(shell.running) == 2
     for late in (lost, *joined):
         shell.ignores(late)
+
+
+# A queue with an end.
+
+
+def waiting(**limits):
+    """What waits, and what was admitted, behind a learner that does not get on."""
+    shell = make(groups_per_round=12, updates=6, filter="keep", **limits)
+    shell.run_while(
+        lambda: set(shell.kinds()) - {"accumulate", "step"}, last("accumulate", "step")
+    )
+    admitted = {effect.id.uid for effect in effects(shell, records.AdmitSample)}
+    return shell, len(shell.pipeline._now.pending), len(admitted)
+
+
+@pytest.mark.parametrize("limit", [{"queue_groups_max": 2}, {"queue_tokens_max": 20}])
+def test_nothing_enters_while_as_much_waits_behind_a_busy_learner_as_may(limit):
+    _, all_wait, all_admitted = waiting()
+    assert all_admitted == 12
+    assert all_wait == 12 - 1
+    shell, wait, admitted = waiting(**limit)
+    # Four slots go on with at most three groups that had begun.
+    assert 2 <= wait <= 2 + 3
+    assert admitted <= 1 + wait + 1
+    shell.run_to_end(any_order(3))
+    assert len(shell.history.trained) == 6
+
+
+def test_a_barrier_that_waits_for_its_last_group_is_not_kept_from_it():
+    for choices in ({"mode": "sync"}, {**ASYNC, "reduction": "ordered"}):
+        limited = finished(**choices, queue_groups_max=1, queue_tokens_max=1)
+        assert limited.finish.error is None
+        assert len(limited.history.trained) == 4

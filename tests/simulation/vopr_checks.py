@@ -321,6 +321,8 @@ class Checks:
             handle(self, effect)
 
     def _admit(self, effect: records.AdmitSample) -> None:
+        if self._settings.reduction == "arrival":
+            require(not self._is_backed_up(), "bounds", "the queue is full")
         sample, attempt = effect.id, effect.attempt
         group = GroupId(sample.uid, sample.draw)
         require(group in self._open, "ledger", f"{group} is not open")
@@ -556,6 +558,15 @@ class Checks:
     def _num_ended(self, size: int) -> int:
         return (len(self._dropped) + self._num_committed) * size
 
+    def _is_backed_up(self) -> bool:
+        """Whether a busy learner has as much before it as may wait."""
+        groups_max = self._settings.queue_groups_max or len(self._pending) + 1
+        finished = (o.finished.values() for o in self._pending)
+        num_tokens = sum(tokens for of in finished for _, _, tokens in of)
+        tokens_max = self._settings.queue_tokens_max or num_tokens + 1
+        is_long = len(self._pending) >= groups_max or num_tokens >= tokens_max
+        return is_long and bool(self._handed or self._is_stepping)
+
     def _check_busy(self, pipeline: Any) -> None:
         """Neither slots nor the learner may starve while there is work for them."""
         settings = self._settings
@@ -571,7 +582,7 @@ class Checks:
         num_free = sum(self._slots.values()) - len(self._running)
         if num_free <= 0 or not pipeline._rounds.may_admit:
             return
-        if pipeline._rounds.is_stopped_early(pipeline._now):
+        if pipeline._rounds.is_stopped_early(pipeline._now) or self._is_backed_up():
             return
         width = len(self._unserved)
         if settings.admission == "frontier_strict":

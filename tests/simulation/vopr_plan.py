@@ -92,6 +92,13 @@ def episode(seed: int, number: int) -> Episode:
         token_budget=choose([0, 0, 40, 120]),
         prefetch_groups=choose([0, 1, 2]),
     )
+    # Drawn apart, so that a seed still makes the run that it made before.
+    queue = random.Random(f"{seed}/{number}/queue")
+    settings = dataclasses.replace(
+        settings,
+        queue_groups_max=queue.choice([0, 0, 1, 2]),
+        queue_tokens_max=queue.choice([0, 0, 30]),
+    )
     return Episode(
         settings=settings,
         updates=choose([1, 5, 20, 60]),

@@ -10,11 +10,16 @@ import contextlib
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Sequence
 from typing import Any
 
 import ray
+
+# A thread that decodes or trains takes the interpreter for a moment many times a step,
+# and waits so long for each where another, receiving weights say, has work in Python.
+SWITCH_S = 0.001
 
 
 class Worker:
@@ -26,6 +31,7 @@ class Worker:
     """
 
     def __init__(self, charter: bytes, others: Sequence[Any] = ()) -> None:
+        sys.setswitchinterval(SWITCH_S)
         values = json.loads(charter)
         # Before JAX is imported, which reads it once.
         os.environ.update(values["environment"])
@@ -71,16 +77,19 @@ class Worker:
         return self._desk.peers.collect(key)
 
     @ray.method(concurrency_group="messages", num_returns=3)
-    def drain(self, timeout_s: float) -> tuple[bytes, bytes, list[Any]]:
+    def drain(
+        self, timeout_s: float, linger_s: float
+    ) -> tuple[bytes, bytes, list[Any]]:
         """Messages, as `Outbox.take` has them.
 
         Args:
           timeout_s: until an empty batch returns.
+          linger_s: what follows the first message within this time comes with it.
 
         Returns:
           Head, completions and objects.
         """
-        return self._desk.outbox.take(timeout_s)
+        return self._desk.outbox.take(timeout_s, linger_s)
 
 
 def _pin(cores: list[int]) -> None:

@@ -20,8 +20,9 @@ from jigsaw_jax.reward.pool import RewardPool
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.cluster import remote
 from jigsaw_jax.runtime.cluster.ears import Ears
-from jigsaw_jax.runtime.cluster.fleet import Fleet, Hand
+from jigsaw_jax.runtime.cluster.fleet import Fleet
 from jigsaw_jax.runtime.cluster.guests import Guests
+from jigsaw_jax.runtime.cluster.hand import Hand
 from jigsaw_jax.runtime.cluster.remote import Register
 from jigsaw_jax.runtime.cluster.roster import Roster
 from jigsaw_jax.runtime.cluster.shares import Shares
@@ -146,8 +147,7 @@ class ClusterCrew:
     def flush(self) -> None:
         """One call a worker for all effects of a turn."""
         with self._roster.lock:
-            for hand in self._roster.hands():
-                hand.flush()
+            self._fleet.flush()
 
     def admit(self, effect: records.AdmitSample, prompt: Prompt) -> None:
         """Start a sample; one that was stopped elsewhere begins anew, as the same."""
@@ -163,8 +163,9 @@ class ClusterCrew:
                 is_resumed = False
             self._register.admit(effect.id, effect.attempt, hand.worker)
             hand.prompt(prompt)
-            told = dataclasses.replace(effect, is_resumed=is_resumed)
-            hand.command("admit", wire.plain(told))
+            if is_resumed != effect.is_resumed:
+                effect = dataclasses.replace(effect, is_resumed=is_resumed)
+            hand.command("admit", wire.plain(effect))
 
     def cancel(self, effect: records.CancelSample) -> None:
         """Stop an attempt."""

@@ -197,7 +197,11 @@ class Desk:
         from jigsaw_jax.runtime.cluster.sampler_follower import SamplerFollower
 
         self._sampler = SamplerFollower(
-            self._train, peers=self.peers, clock=self._clock, fail=self._failed
+            self._train,
+            self._name,
+            peers=self.peers,
+            clock=self._clock,
+            fail=self._failed,
         )
 
     def _loop(self, values: list[Any], refs: list[Any]) -> None:
@@ -244,7 +248,8 @@ class Desk:
 
     def _prompt(self, values: list[Any], refs: list[Any]) -> None:
         del refs
-        prompt = wire.read(Prompt, values[0])
+        text = wire.read(str, values[0])
+        prompt = wire.read(Prompt, wire.from_bytes(text.encode()))
         self._prompts[prompt.uid] = prompt
 
     def _admit(self, values: list[Any], refs: list[Any]) -> None:

@@ -6,7 +6,6 @@ interval -> event log and busy times          guest, done -> who waits for them
 """
 
 import collections
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,8 +14,8 @@ import ray
 from jigsaw_jax import records
 from jigsaw_jax.records import Event, GroupId, SampleId, Score
 from jigsaw_jax.runtime import wire
-from jigsaw_jax.runtime.cluster.fleet import Hand
 from jigsaw_jax.runtime.cluster.guests import Guests
+from jigsaw_jax.runtime.cluster.hand import Hand
 from jigsaw_jax.runtime.cluster.offers import Weights
 from jigsaw_jax.runtime.cluster.remote import Register, Remote
 from jigsaw_jax.runtime.cluster.roster import Roster
@@ -92,8 +91,7 @@ class Ears:
                 if reader is None:
                     raise wire.WireError(f"message must be known, got {kind!r}")
                 reader(self, hand, values, (blob, objects))
-            for other in self._roster.hands():
-                other.flush()
+            self._roster.flush()
 
     def _hear_nothing(self, hand: Hand, values: list[Any], beside: Any) -> None:
         del hand, values, beside
@@ -101,7 +99,7 @@ class Ears:
     def _hear_event(self, hand: Hand, values: list[Any], beside: Any) -> None:
         del beside
         name, plain = values
-        event = self._event(_EVENTS[name], plain, hand)
+        event = _event(_EVENTS[name], plain, hand)
         if isinstance(event, records.SampleStarted):
             ours = self._register.from_worker(event.id, event.attempt, hand.worker)
             if ours is None:
@@ -116,20 +114,15 @@ class Ears:
         update, num_trained, names, first, num = values
         step = self._shares.take_step()
         if step is None or step.update != update:
+            self._register.ignore()
             return
         refs = ray.get(beside[1])[first : first + num]
         self._roster.learner.command("add", num_trained, names, refs=refs)
         self._roster.learner.command("step", wire.plain(step))
 
-    def _event(self, cls: type[Event], plain: Any, hand: Hand) -> Any:
-        event = wire.read(cls, plain)
-        if not hand.offset_s:
-            return event
-        return dataclasses.replace(event, now_s=event.now_s + hand.offset_s)
-
     def _hear_stepped(self, hand: Hand, values: list[Any], beside: Any) -> None:
         del beside
-        event = self._event(records.UpdateStepped, values[0], hand)
+        event = _event(_STEPPED, values[0], hand)
         self.metrics[event.update] = wire.read(dict[str, float], values[1])
         self.advantages[event.update] = {
             GroupId(uid, draw): list(wire.read(tuple[float, ...], row))
@@ -141,9 +134,12 @@ class Ears:
 
     def _hear_finished(self, hand: Hand, values: list[Any], beside: Any) -> None:
         plain, is_truncated, offset, size = values
-        event = self._event(records.SampleFinished, plain, hand)
+        event = _event(_FINISHED, plain, hand)
         known = self._register.from_worker(event.id, event.attempt, hand.worker)
-        if known is None or known.is_finished:
+        if known is None:
+            return
+        if known.is_finished:
+            self._register.ignore()
             return
         known.is_finished, known.is_paused = True, False
         self._payloads.add_sample(
@@ -161,11 +157,14 @@ class Ears:
 
     def _hear_score(self, hand: Hand, values: list[Any], beside: Any) -> None:
         del beside
-        sample_id = wire.read(SampleId, values[0])
+        sample_id = _SAMPLE_ID(values[0])
         known = self._register.from_worker(sample_id, values[1], hand.worker)
-        if known is None or known.score is not None:
+        if known is None:
             return
-        known.score = wire.read(Score, values[2])
+        if known.score is not None:
+            self._register.ignore()
+            return
+        known.score = _SCORE(values[2])
         if known.receive is not None:
             known.receive(known.score)
 
@@ -229,6 +228,14 @@ class Ears:
         self._roster.leaving(hand)
 
 
+def _event(read: Callable[[Any], Any], plain: Any, hand: Hand) -> Any:
+    """An event in this process's time, which is the first of its fields."""
+    if hand.offset_s:
+        first, *rest = wire.read_list(plain) or [None]
+        plain = [wire.read(float, first) + hand.offset_s, *rest]
+    return read(plain)
+
+
 Reader = Callable[[Ears, Hand, list[Any], Any], None]
 _HEARD: dict[str, Reader] = {
     "hello": Ears._hear_nothing,
@@ -247,8 +254,12 @@ _HEARD: dict[str, Reader] = {
     "failed": Ears._hear_failed,
     "leaving": Ears._hear_leaving,
 }
-_EVENTS: dict[str, type[Event]] = {
-    cls.__name__: cls
+_FINISHED = wire.reader(records.SampleFinished)
+_STEPPED = wire.reader(records.UpdateStepped)
+_SAMPLE_ID = wire.reader(SampleId)
+_SCORE = wire.reader(Score)
+_EVENTS: dict[str, Callable[[Any], Event]] = {
+    cls.__name__: wire.reader(cls)
     for cls in (
         records.SampleStarted,
         records.GroupsAccumulated,

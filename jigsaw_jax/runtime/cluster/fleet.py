@@ -30,7 +30,7 @@ from ray.exceptions import (
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import actor
-from jigsaw_jax.runtime.cluster.hand import DRAIN_S, Hand
+from jigsaw_jax.runtime.cluster.hand import DRAIN_S, Hand, Unsent
 from jigsaw_jax.runtime.cluster.head import Place
 from jigsaw_jax.runtime.cluster.outbox import LASTING
 from jigsaw_jax.runtime.threads import ThreadFailed
@@ -38,6 +38,11 @@ from jigsaw_jax.settings import Train
 
 # How often the poll looks around.
 POLL_S = 0.2
+# How long an answer waits for more behind its first message: of one worker, for each
+# worker more, and at most.
+LINGER_S = 0.001
+LINGER_MORE_S = 0.0004
+LINGER_MAX_S = 0.025
 # How often hosts that have joined are looked for, and how often Ray itself.
 LOOK_S = 5.0
 CHECK_S = 0.5
@@ -46,7 +51,9 @@ CHECK_S = 0.5
 HELLO_S = 120.0
 # Errors of a host whose slice has lost another one, by their names: the program that
 # both were in, or word to it.
-BROKEN = frozenset({"JaxRuntimeError", "XlaRuntimeError", "HostLostError"})
+BROKEN = frozenset(
+    {"JaxRuntimeError", "XlaRuntimeError", "HostLostError", "CarrierError"}
+)
 
 
 class WorkerFailedError(Exception):
@@ -90,6 +97,7 @@ class Fleet:
         self.on_error: Callable[[ThreadFailed], None]
         self.on_look: Callable[[], None]
         self._looked_s = 0.0
+        self._unsent = Unsent()
 
     def listen(
         self,
@@ -167,9 +175,21 @@ class Fleet:
         for other in others:
             other.first = hand
             hand.others.append(other)
+        hand.unsent = self._unsent
         hand.hired_s = self._clock.now_s()
-        hand.ask(hand.hired_s)
+        hand.ask(hand.hired_s, self._linger_s)
         return hand
+
+    def flush(self) -> None:
+        """One call to each worker that has commands; for one thread at a time."""
+        while self._unsent.hands:
+            self._unsent.hands.pop().flush()
+        self._unsent.texts.clear()
+
+    @property
+    def _linger_s(self) -> float:
+        """More workers are each heard less often: an answer costs as much as many."""
+        return min(LINGER_S + LINGER_MORE_S * len(self.hands), LINGER_MAX_S)
 
     def retire(self, hand: Hand) -> None:
         """End a worker without calling it lost."""
@@ -257,7 +277,7 @@ class Fleet:
             return
         now_s = self._clock.now_s()
         hand.facts = head["facts"]
-        hand.ask(now_s)
+        hand.ask(now_s, self._linger_s)
         items = self._news(hand, head, now_s)
         worker = hand.whole
         broken = [item[3] for item in items if _is_of_slice(worker, item)]

@@ -20,6 +20,18 @@ DRAIN_S = 1.0
 
 
 @dataclasses.dataclass(eq=False)
+class Unsent:
+    """What waits for a flush, of all workers.
+
+    hands: those who have commands.
+    texts: prompts by uid, each encoded once for all who get a sample of it.
+    """
+
+    hands: list["Hand"] = dataclasses.field(default_factory=list)
+    texts: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(eq=False)
 class Hand:
     """One life of one worker.
 
@@ -43,6 +55,7 @@ class Hand:
     answer: references to that.
     others: processes of the slice behind the first, which is this one.
     first: of the slice, where this is one of the others.
+    unsent: what all of the fleet hold back.
     """
 
     name: str
@@ -65,6 +78,7 @@ class Hand:
     answer: tuple[Any, Any, Any] | None = None
     others: list["Hand"] = dataclasses.field(default_factory=list)
     first: "Hand | None" = None
+    unsent: "Unsent" = dataclasses.field(default_factory=lambda: Unsent())
     _sequence: int = 0
     _commands: list[Any] = dataclasses.field(default_factory=list)
     _refs: list[Any] = dataclasses.field(default_factory=list)
@@ -93,6 +107,8 @@ class Hand:
 
     def command(self, name: str, *values: Any, refs: Sequence[Any] = ()) -> None:
         """Hold a command back until `flush`; values are plain."""
+        if not self._commands:
+            self.unsent.hands.append(self)
         self._commands.append([name, list(values), len(self._refs), len(refs)])
         self._refs.extend(refs)
 
@@ -104,7 +120,10 @@ class Hand:
         """
         if prompt.uid not in self._prompts:
             self._prompts.add(prompt.uid)
-            self.command("prompt", wire.plain(prompt))
+            texts = self.unsent.texts
+            if prompt.uid not in texts:
+                texts[prompt.uid] = wire.to_text(wire.plain(prompt))
+            self.command("prompt", texts[prompt.uid])
 
     def flush(self) -> None:
         """Send what was held back, in one call."""
@@ -147,7 +166,7 @@ class Hand:
             "compilations": self.facts.get("compilations", 0),
         }
 
-    def ask(self, now_s: float) -> None:
-        """Begin a long poll."""
+    def ask(self, now_s: float, linger_s: float) -> None:
+        """Begin a long poll; what follows its first message so soon comes with it."""
         self.asked_s = now_s
-        self.answer = self.handle.drain.remote(DRAIN_S)
+        self.answer = self.handle.drain.remote(DRAIN_S, linger_s)

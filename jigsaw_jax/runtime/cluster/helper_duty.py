@@ -1,5 +1,6 @@
 """Gradients in a sampler's process: sums of whole groups, handed in before the step."""
 
+import collections
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -62,6 +63,8 @@ class HelperDuty:
             post=self._post,
             is_published=True,
         )
+        # Times are told as intervals; what nobody takes out would grow.
+        self._worker.busy = collections.deque(maxlen=0)
         self._worker.thread.start()
         self._refs: list[Any] = []
 

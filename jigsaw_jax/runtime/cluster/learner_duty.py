@@ -4,6 +4,7 @@ In a slice of several hosts each has this duty and does the same commands in the
 order; the first alone speaks, and writes and reads the disk.
 """
 
+import collections
 import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
@@ -27,7 +28,7 @@ from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.base import base_of
 from jigsaw_jax.runtime.build import build_learner
 from jigsaw_jax.runtime.clock import Clock
-from jigsaw_jax.runtime.cluster import leaves, offers
+from jigsaw_jax.runtime.cluster import carriers, leaves, offers
 from jigsaw_jax.runtime.cluster.outbox import Outbox
 from jigsaw_jax.runtime.compilations import CompilationCounter
 from jigsaw_jax.runtime.devices import prepare_devices
@@ -42,7 +43,6 @@ from jigsaw_jax.runtime.start import warm_up_policy
 from jigsaw_jax.runtime.threads import ThreadFailed, Turns
 from jigsaw_jax.runtime.vault import Vault
 from jigsaw_jax.runtime.weights import Offer, Sender, merge
-from jigsaw_jax.runtime.weights.carriers.ray_objects import RayCarrier
 from jigsaw_jax.settings import Train
 from jigsaw_jax.store.files import StoreError
 from jigsaw_jax.store.run_dir import RunDir
@@ -108,14 +108,19 @@ class LearnerDuty:
             post=self._post,
             is_published=first is None,
         )
+        # Times are told as intervals; what nobody takes out would grow.
+        self._worker.busy = collections.deque(maxlen=0)
         self._worker.thread.start()
-        carriers = [RayCarrier(clock)]
+        ways = carriers.make(train.cluster, clock=clock)
+        self._tries = (-1, 0)
         # A number in the name keeps the versions of an earlier life apart.
         self._run = f"{run_dir}#{outbox.epoch}"
         host = peers.index
-        self._sender = Sender(self._run, carriers, host=host, clock=clock)
+        self._sender = Sender(self._run, ways, host=host, clock=clock)
         # The sender of what is frozen keeps its objects alive for samplers to come.
-        self._frozen_sender = Sender(self._run, carriers, host=host, clock=clock)
+        self._frozen_sender = Sender(
+            self._run, ways, label="frozen", host=host, clock=clock
+        )
         self._send(self._published, version, is_first=True)
 
     def _open(self, run_dir: str, step: int | None) -> Vault:
@@ -235,9 +240,14 @@ class LearnerDuty:
         )
 
     def _again(self, version: int) -> None:
-        offer = self._sender.again(within_s=offers.WITHIN_S)
+        last, tries = self._tries
+        self._tries = version, 1 + (tries if version == last else 0)
+        # What is frozen may have been what did not arrive.
+        without = carriers.passed_over(self._train.cluster, self._tries[1])
+        senders = self._sender, self._frozen_sender
+        offer, still = (s.again(without, within_s=offers.WITHIN_S) for s in senders)
         if offer is not None:
-            self._offer(offer, None, version, self._clock.now_s())
+            self._offer(offer, still, version, self._clock.now_s())
 
     def _merged(self, offer: Offer) -> Offer:
         if self._peers.is_alone:

@@ -6,17 +6,19 @@ from typing import Any
 
 import jax
 import ray
+from ray.exceptions import RayError
 
 from jigsaw_jax import mesh as meshes
 from jigsaw_jax.model import decoder as model
 from jigsaw_jax.model import lora
 from jigsaw_jax.runtime import wire
-from jigsaw_jax.runtime.weights import Offer
+from jigsaw_jax.runtime.weights import CarrierError, Offer
 from jigsaw_jax.settings import Decoder
 from jigsaw_jax.types import Params
 
 # What a carrier may take for one version.
 WITHIN_S = 120.0
+FORM = "offer-2"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,34 +44,45 @@ class Weights:
     frozen_refs: list[Any]
 
 
-def plain(offer: Offer) -> tuple[list[Any], list[Any]]:
+def plain(offer: Offer) -> tuple[Any, list[Any]]:
     """An offer as plain values, and the objects that it names.
+
+    Manifest and tickets are an object themselves: they grow with leaves and hosts, and
+    the controller, through which this goes to every sampler, has no use for them.
 
     Args:
       offer: what a sender made.
 
     Returns:
-      Both; a ticket that is no object stands among the values.
+      The version of the form, and the one object.
     """
-    refs: list[Any] = []
-    tickets = []
-    for key, (carrier, ticket) in offer.tickets.items():
-        if isinstance(ticket, ray.ObjectRef):
-            tickets.append([key, carrier, len(refs), None])
-            refs.append(ticket)
-        else:
-            tickets.append([key, carrier, None, ticket])
-    return [offer.manifest, tickets], refs
+    tickets = [[key, *ticket] for key, ticket in offer.tickets.items()]
+    return FORM, [ray.put([offer.manifest, tickets])]
 
 
 def read(value: Any, refs: Sequence[Any]) -> Offer:
-    """The offer that `plain` wrote; its manifest is checked by who receives it."""
-    manifest, tickets = wire.read_list(value, 2)
+    """The offer that `plain` wrote; its manifest is checked by who receives it.
+
+    Args:
+      value: of `plain`.
+      refs: of `plain`.
+
+    Returns:
+      The offer.
+
+    Raises:
+      CarrierError: it is gone with its host.
+      WireError: it is not what `plain` made.
+    """
+    if value != FORM or len(refs) != 1:
+        raise wire.WireError(f"an offer must be of form {FORM}, got {value!r}")
+    try:
+        manifest, tickets = wire.read_list(ray.get(refs[0], timeout=WITHIN_S), 2)
+    except RayError as error:
+        raise CarrierError(f"Ray lost an offer: {error}") from error
     found = {}
     for entry in wire.read_list(tickets):
-        key, carrier, place, ticket = wire.read_list(entry, 4)
-        if place is not None:
-            ticket = refs[wire.read(int, place)]
+        key, carrier, ticket = wire.read_list(entry, 3)
         found[wire.read(str, key)] = (wire.read(str, carrier), ticket)
     return Offer(manifest=wire.read(str, manifest), tickets=found)
 

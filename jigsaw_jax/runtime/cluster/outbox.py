@@ -16,8 +16,6 @@ from jigsaw_jax.runtime.clock import Clock
 
 # What is true of a worker in every epoch.
 LASTING = frozenset({"hello", "failed", "leaving"})
-# What follows the first message within this time travels with it.
-LINGER_S = 0.002
 
 
 class Outbox:
@@ -85,11 +83,14 @@ class Outbox:
         with self._changed:
             self._items.append((item, None, ()))
 
-    def take(self, timeout_s: float) -> tuple[bytes, bytes, list[Any]]:
+    def take(
+        self, timeout_s: float, linger_s: float = 0.0
+    ) -> tuple[bytes, bytes, list[Any]]:
         """Wait for messages, at most this long.
 
         Args:
           timeout_s: until an empty batch is returned.
+          linger_s: what follows the first message within this time travels with it.
 
         Returns:
           The batch's head, the completions in it one behind the other, and the objects
@@ -99,7 +100,7 @@ class Outbox:
             self.num_taken += 1
             if self._changed.wait_for(lambda: self._is_urgent, timeout_s):
                 # The lock is free meanwhile, so that others can add to it.
-                self._changed.wait_for(lambda: False, LINGER_S)
+                self._changed.wait_for(lambda: False, linger_s)
             items, self._items = self._items, collections.deque()
             self._is_urgent = False
             epoch = self.epoch

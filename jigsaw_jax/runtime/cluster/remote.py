@@ -91,7 +91,7 @@ class Register:
     For one thread at a time.
 
     Attributes:
-      num_ignored: messages about attempts that their sender does not have.
+      num_ignored: messages that came late, twice, or from who has no such attempt.
     """
 
     def __init__(self) -> None:
@@ -111,9 +111,13 @@ class Register:
         """The same, where this worker has it; None is counted."""
         known = self.find(sample, attempt)
         if known is None or known.worker != worker:
-            self.num_ignored += 1
+            self.ignore()
             return None
         return known
+
+    def ignore(self) -> None:
+        """Count a message that changes nothing."""
+        self.num_ignored += 1
 
     def drop(self, sample: SampleId) -> None:
         """It has no attempt any more."""

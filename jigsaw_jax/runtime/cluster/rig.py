@@ -19,14 +19,13 @@ from jigsaw_jax.data.tokenizer import Tokenizer
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.build import build_engine
 from jigsaw_jax.runtime.clock import Clock
-from jigsaw_jax.runtime.cluster import offers
+from jigsaw_jax.runtime.cluster import carriers, offers
 from jigsaw_jax.runtime.devices import prepare_devices
 from jigsaw_jax.runtime.inputs import open_tokens
 from jigsaw_jax.runtime.publisher import Publisher
 from jigsaw_jax.runtime.slice.join import check_joined
 from jigsaw_jax.runtime.slice.peers import Peers
 from jigsaw_jax.runtime.weights import Offer, Receiver, StaleError, WeightError
-from jigsaw_jax.runtime.weights.carriers.ray_objects import RayCarrier
 from jigsaw_jax.sample.loop import SampleLoop
 from jigsaw_jax.sample.warm_up import warm_up
 from jigsaw_jax.settings import Train
@@ -40,6 +39,7 @@ class Rig:
 
     Args:
       train: the run.
+      name: of the worker.
       peers: this host's slice, which is one job by now.
       clock: of this process.
 
@@ -52,7 +52,7 @@ class Rig:
 
     publisher: Publisher
 
-    def __init__(self, train: Train, peers: Peers, clock: Clock) -> None:
+    def __init__(self, train: Train, name: str, peers: Peers, clock: Clock) -> None:
         own = dataclasses.replace(train.mesh, data=1, fsdp=1, tensor=1, shared=True)
         prepare_devices(own, num_hosts=peers.num_hosts)
         check_joined(peers)
@@ -64,6 +64,8 @@ class Rig:
         self._engine, self._channel = build_engine(train, self.tokenizer, mesh)
         self._wanted = offers.wanted(train.decoder, mesh)
         self._run = ""
+        number = int(name.removeprefix("sampler-"))
+        self._ways = carriers.make(train.cluster, clock=clock, receiver=number)
         self._receiver = self._receive(self._wanted[0])
         self._params: Any = None
         self._frozen: Any = None
@@ -113,10 +115,10 @@ class Rig:
         return is_new, None
 
     def _receive(self, wanted: Any) -> Receiver:
-        return Receiver(self._run, wanted, [RayCarrier(self._clock)], clock=self._clock)
+        return Receiver(self._run, wanted, self._ways, clock=self._clock)
 
     def _fetch(self, receiver: Receiver, offer: Offer) -> Any:
-        within_s = offers.WITHIN_S
+        within_s = self._train.cluster.carrier_s
         return receiver.receive(offer, carrier_s=within_s, within_s=within_s)
 
     def begin(self, fetch: int, version: int) -> SampleLoop:

@@ -58,6 +58,7 @@ class Roster:
 
     Attributes:
       lock: held for every change, here and in the crew.
+      flush: sends every command that was held back.
       is_open: whether the pipeline has been told who is there.
       on_lost: told of each sampler that is lost.
       on_joined: told of each that joins.
@@ -77,6 +78,7 @@ class Roster:
     ) -> None:
         self._train = train
         self._fleet = fleet
+        self.flush = fleet.flush
         self._head = head
         self._journal = journal
         self._clock = clock

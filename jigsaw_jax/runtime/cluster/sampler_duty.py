@@ -3,6 +3,7 @@
 In a slice of several hosts this is the first; the others are `SamplerFollower`s.
 """
 
+import collections
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -63,7 +64,7 @@ class SamplerDuty:
         self._outbox = outbox
         self._clock = clock
         self._fail = fail
-        self._rig = Rig(train, peers, clock)
+        self._rig = Rig(train, name, peers, clock)
         self._pool = RewardPool(
             train.reward, on_failed=lambda error: fail(ThreadFailed("reward", error))
         )
@@ -148,6 +149,8 @@ class SamplerDuty:
             post=self._post,
             keep=self._keep,
         )
+        # Times are told as intervals; what nobody takes out would grow.
+        self._worker.busy = collections.deque(maxlen=0)
         self._worker.thread.start()
 
     def _loaded(self, version: int, start_s: float, end_s: float) -> None:

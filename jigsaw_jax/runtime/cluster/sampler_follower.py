@@ -22,6 +22,7 @@ class SamplerFollower:
 
     Args:
       train: the run.
+      name: of the worker.
       peers: of this host.
       clock: of this process.
       fail: takes what a thread died of.
@@ -30,13 +31,14 @@ class SamplerFollower:
     def __init__(
         self,
         train: Train,
+        name: str,
         *,
         peers: Peers,
         clock: Clock,
         fail: Callable[[ThreadFailed], None],
     ) -> None:
         self._peers = peers
-        self._rig = Rig(train, peers, clock)
+        self._rig = Rig(train, name, peers, clock)
         self._replay = Replay(self._rig.begin, self._rig.load)
         # Decoding goes on while weights are fetched.
         self._weights = CommandThread("weights", fail)

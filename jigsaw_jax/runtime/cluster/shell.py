@@ -5,12 +5,15 @@ Head (Ray) > Fleet (processes) > one life of: Control > ClusterCrew > Roster
                                     +--- learner lost: from the last checkpoint
 """
 
+import dataclasses
 import pathlib
+import shutil
 from collections.abc import Callable
 from typing import Any
 
 from jigsaw_jax.runtime import signals
 from jigsaw_jax.runtime.clock import Clock
+from jigsaw_jax.runtime.cluster import carriers
 from jigsaw_jax.runtime.cluster.head import Head
 from jigsaw_jax.runtime.control import Control
 from jigsaw_jax.runtime.crew import CrewLostError
@@ -61,7 +64,8 @@ class ClusterRuntime:
             from jigsaw_jax.runtime.cluster.fleet import Fleet
             from jigsaw_jax.runtime.cluster.roster import Roster
 
-        fleet = self.fleet = Fleet(self._train, Clock(), check=self._head.check)
+        told = self._told()
+        fleet = self.fleet = Fleet(told, Clock(), check=self._head.check)
 
         def gather(
             train: Train,
@@ -105,6 +109,17 @@ class ClusterRuntime:
         finally:
             fleet.close()
             self._head.close()
+            if not self._train.cluster.carrier_folder:
+                shutil.rmtree(told.cluster.carrier_folder, ignore_errors=True)
+
+    def _told(self) -> Train:
+        """The settings as workers are given them."""
+        cluster = carriers.resolve(
+            self._train.cluster,
+            run_dir=self._run_dir,
+            samplers=len(self._head.places()) - 1,
+        )
+        return dataclasses.replace(self._train, cluster=cluster)
 
     def _lives(self, gather: Any) -> int:
         is_stopping = False

@@ -71,6 +71,11 @@ def check_slice(side: str, num_hosts: int, cluster: Cluster, mesh: Mesh) -> None
             f"Mesh must have a multiple of {num_hosts} {side} devices, as its slices "
             f"have {num_hosts} hosts, got {devices!r}"
         )
+    if num_hosts > 1 and not is_learner and "transfer" in cluster.carriers:
+        raise SliceError(
+            "Cluster.carriers must be 'ray' or 'folder' with sampler slices of several "
+            f"hosts, got {cluster.carriers!r}"
+        )
     if num_hosts > 1 and cluster.role_switch_after:
         raise SliceError(
             "Cluster.role_switch_after must be 0 with slices of several hosts, got "

@@ -30,7 +30,7 @@ from jigsaw_jax.runtime.weights.errors import (
 )
 from jigsaw_jax.runtime.weights.manifest import Index, Leaf, Manifest, Shard
 from jigsaw_jax.runtime.weights.offer import Offer
-from jigsaw_jax.runtime.weights.placement import Host, volume
+from jigsaw_jax.runtime.weights.placement import Host, local_boxes, volume
 
 TRIES = 2
 
@@ -72,6 +72,7 @@ class Receiver:
         self._threads = threads
         self._clock = clock
         self._arena = Arena()
+        self._boxes = [local_boxes(leaf) for _, leaf in self._wanted]
         self._base: Host | None = None
         self._contents: dict[tuple[str, Index], str] = {}
         self.version = -1
@@ -132,7 +133,8 @@ class Receiver:
         ordered = [leaves[name] for name, _ in self._wanted]
         sent = [_sent_dtype(leaf) for leaf in ordered]
         self._check_shards(ordered, sent)
-        host = Host([leaf for _, leaf in self._wanted], sent, self._arena)
+        wanted = [leaf for _, leaf in self._wanted]
+        host = Host(wanted, sent, self._arena, self._boxes)
         self._fetch(offer, offered, host, deadline_s)
         arrays = [
             array if leaf.sent == leaf.dtype else array.astype(leaf.dtype)

@@ -54,6 +54,7 @@ class Sender:
         which the receiver widens again; "delta" sends every bit, as differences from
         the last version where those are smaller.
       host: of several, which one this is.
+      label: begins the keys of its payloads; of two senders of a run, each its own.
       clock: of the deadlines.
     """
 
@@ -64,6 +65,7 @@ class Sender:
         *,
         encoding: str = "exact",
         host: int = 0,
+        label: str = "v",
         clock: Clock,
     ) -> None:
         if encoding not in ENCODINGS:
@@ -73,6 +75,7 @@ class Sender:
         self._carriers = carriers
         self._encoding = encoding
         self._host = host
+        self._label = label
         self._clock = clock
         self._last: Snapshot | None = None
         self._contents: dict[tuple[int, Index], str] = {}
@@ -184,7 +187,7 @@ class Sender:
         within_s: float,
     ) -> tuple[Offer, dict[tuple[int, Index], str]]:
         self._offers += 1
-        prefix = f"v{taken.version}.{self._host}.{self._offers}"
+        prefix = f"{self._label}{taken.version}.{self._host}.{self._offers}"
         deadline_s = self._clock.now_s() + within_s
 
         def send(numbered: tuple[int, Sequence[Box]]) -> tuple[str, Any, list[Shard]]:

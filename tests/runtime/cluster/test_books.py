@@ -1,6 +1,8 @@
 """What the controller keeps of a run over processes, without a process."""
 
+import dataclasses
 import threading
+from unittest import mock
 
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
@@ -12,7 +14,9 @@ from jigsaw_jax.records import (
     GroupsAccumulated,
     Prompt,
     Sample,
+    SampleFinished,
     SampleId,
+    SampleStarted,
     Score,
     Segment,
     StepUpdate,
@@ -21,13 +25,18 @@ from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import fleet, remote
 from jigsaw_jax.runtime.cluster.desk import wait_until_forsaken
-from jigsaw_jax.runtime.cluster.fleet import Hand
+from jigsaw_jax.runtime.cluster.ears import Ears
+from jigsaw_jax.runtime.cluster.guests import Guests
+from jigsaw_jax.runtime.cluster.hand import Hand
 from jigsaw_jax.runtime.cluster.head import ClusterError, Place, num_local
 from jigsaw_jax.runtime.cluster.offers import Weights
 from jigsaw_jax.runtime.cluster.outbox import Outbox
 from jigsaw_jax.runtime.cluster.publishing import Publishing
 from jigsaw_jax.runtime.cluster.remote import Register, Remote
+from jigsaw_jax.runtime.cluster.roster import Roster
 from jigsaw_jax.runtime.cluster.shares import Shares
+from jigsaw_jax.runtime.intervals import Intervals
+from jigsaw_jax.runtime.payloads import Payloads
 
 ONE = SampleId("u", 0, 0)
 
@@ -92,6 +101,63 @@ def test_only_who_has_an_attempt_is_heard():
     assert register.from_worker(ONE, 1, "sampler-1/1") is None
     assert register.from_worker(SampleId("v", 0, 0), 0, "sampler-0/2") is None
     assert register.num_ignored == 4
+
+
+def hearing(payloads):
+    """Ears, a register, a worker that speaks, and what is posted."""
+    roster = mock.Mock(spec=Roster, lock=threading.RLock(), flush=lambda: None)
+    register, posted = Register(), []
+    ears = Ears(
+        roster,
+        register=register,
+        guests=mock.Mock(spec=Guests),
+        shares=Shares(),
+        payloads=payloads,
+        journal=mock.Mock(spec=Intervals),
+        post=posted.append,
+        say=print,
+    )
+    return ears, register, mock.Mock(spec=Hand, worker="a/1", offset_s=0.0), posted
+
+
+def test_what_is_said_twice_late_or_by_another_is_counted_and_changes_nothing():
+    payloads = Payloads(1)
+    payloads.add_prompts([group(0).prompt])
+    ears, register, hand, posted = hearing(payloads)
+    one = SampleId("u0", 0, 0)
+    register.admit(one, 1, "a/1")
+
+    def hear(attempt):
+        event = SampleFinished(
+            now_s=2.0, id=one, attempt=attempt, num_tokens=3, version_min=0
+        )
+        finished = ["finished", wire.plain(event), False, 0, 10]
+        score = ["score", wire.plain(one), attempt, wire.plain(Score(value=1.0))]
+        ears.hear(hand, [finished, score], "blob", None)
+        return event
+
+    event = hear(1)
+    assert posted == [event]
+    assert register.num_ignored == 0
+    hear(1)
+    hear(0)
+    hand.worker = "a/2"
+    hear(1)
+    assert posted == [event]
+    assert register.num_ignored == 6
+    assert payloads.sample(one, 1).blob == "blob"
+
+
+def test_another_host_s_clock_is_lined_up_before_an_event_is_read():
+    ears, register, hand, posted = hearing(Payloads(1))
+    hand.offset_s = 0.5
+    register.admit(ONE, 0, "a/1")
+    event = SampleStarted(now_s=2.0, id=ONE, attempt=0)
+    message = ["event", "SampleStarted", wire.plain(event)]
+    ears.hear(hand, [message], None, None)
+    assert posted == [dataclasses.replace(event, now_s=2.5)]
+    with pytest.raises(wire.WireError):
+        ears.hear(hand, [["event", "SampleStarted", []]], None, None)
 
 
 def test_what_is_lost_with_a_worker_is_what_holds_no_slot_and_has_no_score():
@@ -256,7 +322,7 @@ def test_a_prompt_goes_along_once_in_every_batch_that_admits_samples_of_it():
             hand.prompt(asked)
             hand.command("admit", [index])
         hand.flush()
-    prompt = ["prompt", [wire.plain(asked)], 0, 0]
+    prompt = ["prompt", [wire.to_text(wire.plain(asked))], 0, 0]
     samples = [["admit", [[index]], 0, 0] for index in range(2)]
     assert sent.batches == [[n, [prompt, *samples]] for n in (1, 2)]
 

@@ -1,0 +1,228 @@
+"""`python -m tests.bench.controller`: the control loop before 64 hosts.
+
+Simulated hosts (`controller_hosts`) complete groups at a steady rate. What they talk to
+is a cluster's whole controller: control loop, pipeline, crew, roster, fleet, Ray, logs.
+Their completions go to Ray's store, and the controller is told where they lie.
+
+Prints processor seconds of this process for each second's groups, and the time from the
+end of a group's last sample until the pipeline has the group complete. Exits 1 where a
+bound is missed: half a core at 1,000 groups a second, 50 ms for 99 of 100 groups, 2 KB
+of references a group. Leaves what it measured in the folder that it names. Use a quiet
+machine; `--profile` shows where the time goes, and adds to it.
+"""
+
+import argparse
+import cProfile
+import json
+import pathlib
+import pstats
+import sys
+import tempfile
+import time
+from typing import Any
+from unittest import mock
+
+import ray
+
+from jigsaw_jax import config
+from jigsaw_jax.records import GroupId, SampleFinished, SampleScored
+from jigsaw_jax.runtime import wire
+from jigsaw_jax.runtime.cluster import actor
+from jigsaw_jax.runtime.cluster.fleet import Fleet
+from jigsaw_jax.runtime.cluster.shell import ClusterRuntime
+from jigsaw_jax.runtime.control import Control
+from jigsaw_jax.runtime.progress import Progress
+from jigsaw_jax.runtime.record import Record
+from jigsaw_jax.schedule.pipeline import Pipeline
+from tests.bench.controller_hosts import Handle, Hosts, Load
+
+CORES_MAX = 0.5
+LATENCY_MAX_S = 0.050
+REFERENCE_BYTES_MAX = 2048
+# Updates that are not counted.
+WARM_UP = 10
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--groups_per_s", type=float, default=1000.0)
+    parser.add_argument("--hosts", type=int, default=64)
+    parser.add_argument("--processes", type=int, default=2, help="of the hosts")
+    parser.add_argument("--samples", type=int, default=8, help="of a group")
+    parser.add_argument("--updates", type=int, default=60)
+    parser.add_argument("--groups_per_update", type=int, default=500)
+    parser.add_argument("--payload_kb", type=float, default=200.0, help="of a group")
+    parser.add_argument("--profile", action="store_true")
+    args = parser.parse_args()
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="jigsaw-controller-"))
+    watch, crowd = Watch(args.samples), Crowd(args)
+    # Reading what was sampled is not the control loop's work.
+    put(Record, "_write_rollouts", lambda *_, **__: None)
+    put(actor, "make", crowd.make)
+    profiles = profile() if args.profile else []
+    where = f"local:{args.hosts + 1}"
+    runtime = ClusterRuntime(
+        train_of(args), where, run_dir=folder / "run", resume=False, operative=""
+    )
+    assert runtime.run() == 0
+    for one in profiles:
+        pstats.Stats(one).sort_stats("tottime").print_stats(32)
+    return report(args, watch, folder)
+
+
+def train_of(args):
+    """The demo's problems, with as much under way as so many hosts need."""
+    sets = [
+        f"Train.updates = {WARM_UP + args.updates}",
+        "WarmUp.updates = 0",
+        "Pipeline.mode = 'async'",
+        f"Pipeline.groups_per_round = {args.groups_per_update}",
+        f"Pipeline.groups_per_update = {args.groups_per_update}",
+        f"Pipeline.samples_per_group = {args.samples}",
+        "Pipeline.staleness_max = 2",
+        "Pipeline.admission = 'fifo'",
+        "Sampler.slots = 128",
+        "Evaluation.every = -1",
+        "Store.checkpoint_every = 1000000",
+        "Cluster.store_bytes = 2_000_000_000",
+        "Cluster.heartbeat_s = 60.0",
+    ]
+    return config.load(["configs/demo.gin"], sets).train
+
+
+def put(where, name, what):
+    """In the place of what is there, to the end of this process."""
+    mock.patch.object(where, name, what).start()
+
+
+class Watch:
+    """Looks at the pipeline from outside, at one group in ten.
+
+    Attributes:
+      latencies_s: from the end of its last sample until a group is complete.
+      marks: time, processor time and bytes heard at the end of each update.
+    """
+
+    def __init__(self, samples_per_group):
+        self.samples_per_group = samples_per_group
+        self.latencies_s = []
+        self.marks = []
+        self.heard_bytes = 0
+        self.under_way = {}
+        apply, from_bytes = Pipeline.apply, wire.from_bytes
+
+        def apply_and_look(pipeline, *events):
+            effects = apply(pipeline, *events)
+            for event in events:
+                if isinstance(event, SampleFinished | SampleScored):
+                    self.look(event)
+            return effects
+
+        def from_bytes_and_count(data):
+            self.heard_bytes += len(data)
+            return from_bytes(data)
+
+        put(Pipeline, "apply", apply_and_look)
+        put(wire, "from_bytes", from_bytes_and_count)
+        put(Progress, "show", lambda _, record: self.mark(record))
+
+    def look(self, event):
+        group, (uid, _, index) = GroupId(*event.id[:2]), event.id
+        if isinstance(event, SampleFinished) and uid.rpartition("/")[0][-1] == "7":
+            # Hosts' clocks are lined up by their shortest message, which took no time.
+            last_s, scored = self.under_way.setdefault(group, (0.0, set()))
+            self.under_way[group] = max(last_s, event.now_s), scored
+        elif group in self.under_way:
+            last_s, scored = self.under_way[group]
+            scored.add(index)
+            if len(scored) == self.samples_per_group:
+                del self.under_way[group]
+                self.latencies_s.append(time.monotonic() - last_s)
+
+    def mark(self, record):
+        if record["update"] == WARM_UP - 1:
+            self.latencies_s.clear()
+        now = time.monotonic(), time.process_time(), self.heard_bytes
+        self.marks.append(now)
+
+
+class Crowd:
+    """Makes hosts in the place of worker processes."""
+
+    def __init__(self, args):
+        self.args = args
+        self.processes = []
+        self.hired = 0
+
+    def make(self, options, charter):
+        del options
+        told, args = json.loads(charter), self.args
+        if not self.processes:
+            load = Load(
+                samples_per_s=args.groups_per_s * args.samples / args.hosts,
+                sample_bytes=int(args.payload_kb * 1000 / args.samples),
+            )
+            groups = {"commands": 1, "messages": args.hosts + 4}
+            remote: Any = ray.remote
+            made = remote(concurrency_groups=groups, num_cpus=0)(Hosts)
+            self.processes = [made.remote(load) for _ in range(args.processes + 1)]
+        # The learner has the last one for itself.
+        place = self.hired % args.processes if told["name"] != "learner" else -1
+        process = self.processes[place]
+        self.hired += 1
+        ray.get(process.hire.remote(told["name"], told["epoch"], self.hired))
+        return Handle(process, told["name"])
+
+
+def profile():
+    """Profiles of the two threads that work, filled as they run."""
+    profiles = []
+
+    def profiled(function):
+        def call(*args):
+            profiles.append(cProfile.Profile(time.thread_time))
+            return profiles[-1].runcall(function, *args)
+
+        return call
+
+    put(Fleet, "_listen", profiled(Fleet._listen))
+    put(Control, "_serve", profiled(Control._serve))
+    return profiles
+
+
+def report(args, watch, folder) -> int:
+    (start_s, cpu_s, heard), (end_s, end_cpu_s, end_heard) = (
+        watch.marks[WARM_UP - 1],
+        watch.marks[-1],
+    )
+    groups = (len(watch.marks) - WARM_UP) * args.groups_per_update
+    rate = groups / (end_s - start_s)
+    cores = (end_cpu_s - cpu_s) / groups * args.groups_per_s
+    reference_bytes = (end_heard - heard) / groups
+    late_s = sorted(watch.latencies_s)
+    p50_s, p99_s = (late_s[int(len(late_s) * share)] for share in (0.5, 0.99))
+    path = folder / "controller.json"
+    path.write_text(json.dumps({"marks": watch.marks, "latencies_s": late_s}))
+    print(f"{args.hosts} hosts, {rate:.0f} groups/s of {args.samples} samples")
+    print(
+        f"controller: {1e6 * (end_cpu_s - cpu_s) / groups:.0f} us a group, that is "
+        f"{cores:.2f} cores at {args.groups_per_s:g} groups/s"
+    )
+    print(
+        f"latency of {len(late_s)} groups: p50 {1e3 * p50_s:.1f} ms, "
+        f"p99 {1e3 * p99_s:.1f} ms"
+    )
+    print(f"references: {reference_bytes:.0f} bytes a group; {path}")
+    bounds = {
+        f"{CORES_MAX} cores": cores <= CORES_MAX,
+        f"p99 {1e3 * LATENCY_MAX_S:g} ms": p99_s <= LATENCY_MAX_S,
+        f"{REFERENCE_BYTES_MAX} bytes": reference_bytes <= REFERENCE_BYTES_MAX,
+        f"{args.groups_per_s:g} groups/s": rate >= 0.95 * args.groups_per_s,
+    }
+    missed = [name for name, holds in bounds.items() if not holds]
+    print(f"bounds: {'held' if not missed else f'missed: {missed}'}")
+    return int(bool(missed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""`python -m tests.bench.memory`: does any process of a run grow?
+
+Trains configs/bench/memory.gin, in one process and then on `local:3`, and reads the
+memory of every process of it as updates go by: controller, learner, samplers, rewards
+and, where it runs, Ray. Shared memory and files that are mapped don't count: they are
+bounded by Cluster.store_bytes and by the files.
+
+What is lost shows in the floor: the least that was read in each of ten spans of
+updates, since a step's buffers come and go above it. A line is laid through the floors
+behind the first third of the updates, by the median of slopes. Exits 1 where it rises
+by more than --mb_max in 100 updates. Leaves its samples in the folder that it names;
+`--check FILE` reads them again.
+"""
+
+import argparse
+import contextlib
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+
+ROOT = pathlib.Path(__file__).parents[2]
+EVERY_S = 1.0
+WARM_UP = 1 / 3
+SPANS = 10
+RAY = ("raylet", "gcs_server", "plasma", "ray::", "ray/_private")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--gin", default="configs/bench/memory.gin")
+    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--updates", type=int, default=1000)
+    parser.add_argument("--where", nargs="+", default=["here", "local:3"])
+    parser.add_argument("--mb_max", type=float, default=1.0, help="in 100 updates")
+    parser.add_argument("--check", type=pathlib.Path, help="samples of a run before")
+    args = parser.parse_args()
+    if args.check:
+        return int(not show(args.check, args.mb_max))
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="jigsaw-memory-"))
+    is_flat = True
+    for where in args.where:
+        run_dir = folder / where.replace(":", "-")
+        watch(args, where, run_dir)
+        is_flat &= show(run_dir.with_suffix(".jsonl"), args.mb_max)
+    print(
+        f"bound: {args.mb_max:g} MB in 100 updates, {'held' if is_flat else 'missed'}"
+    )
+    return int(not is_flat)
+
+
+def watch(args, where: str, run_dir: pathlib.Path) -> None:
+    """Run, and write every second a line {"update", "mb": {process: MB}}."""
+    sets = [f"Train.updates = {args.updates}", *args.set]
+    command = [sys.executable, "-m", "jigsaw_jax.main", "--gin", args.gin]
+    command += ["--run_dir", str(run_dir)]
+    command += [part for binding in sets for part in ("--set", binding)]
+    if where != "here":
+        command += ["--cluster", where]
+    path = run_dir.with_suffix(".jsonl")
+    with path.open("w") as samples, (run_dir.with_suffix(".log")).open("wb") as log:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+        try:
+            while process.poll() is None:
+                threading.Event().wait(EVERY_S)
+                update = updates(run_dir)
+                if update:
+                    names = workers(run_dir) | {process.pid: "controller"}
+                    read = dict(memory(process.pid, names))
+                    line = json.dumps({"update": update, "mb": read})
+                    samples.write(line + "\n")
+                    samples.flush()
+        finally:
+            process.kill()
+    assert process.returncode == 0, run_dir.with_suffix(".log").read_text()[-2000:]
+
+
+def updates(run_dir: pathlib.Path) -> int:
+    """Updates that were made."""
+    path = run_dir / "metrics.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def workers(run_dir: pathlib.Path) -> dict[int, str]:
+    """Names of a cluster's processes, by pid."""
+    found = {}
+    with contextlib.suppress(OSError), (run_dir / "events.jsonl").open() as lines:
+        for line in lines:
+            if '"track":"worker/' in line and line.endswith("}\n"):
+                event = json.loads(line)
+                found[event.get("pid")] = event["track"].removeprefix("worker/")
+    return found
+
+
+def memory(root: int, names: dict[int, str]) -> Iterator[tuple[str, float]]:
+    """(process, MB) of all that descend from one; of what runs twice, numbered."""
+    parents = {}
+    for path in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            stat = (path / "stat").read_text().rpartition(")")[2].split()
+            parents[int(path.name)] = int(stat[1])
+    for pid in sorted(parents):
+        with contextlib.suppress(OSError, KeyError):
+            if descends(pid, root, parents):
+                fields = (pathlib.Path("/proc") / str(pid) / "status").read_text()
+                # One that has ended and was not waited for has none.
+                anonymous = fields.partition("RssAnon:")[2].split()
+                if anonymous:
+                    yield f"{name(pid, names)} {pid}", int(anonymous[0]) / 1e3
+
+
+def descends(pid: int, root: int, parents: dict[int, int]) -> bool:
+    while pid > 1 and pid != root:
+        pid = parents[pid]
+    return pid == root
+
+
+def name(pid: int, names: dict[int, str]) -> str:
+    if pid in names:
+        return names[pid]
+    command = (pathlib.Path("/proc") / str(pid) / "cmdline").read_bytes().decode()
+    if "jigsaw_jax.reward.worker" in command:
+        return "reward"
+    return "Ray" if any(part in command for part in RAY) else "other"
+
+
+def show(path: pathlib.Path, mb_max: float) -> bool:
+    """Print each process's line; whether none rises."""
+    print(path)
+    samples = [json.loads(line) for line in path.read_text().splitlines()]
+    behind = [s for s in samples if s["update"] >= WARM_UP * samples[-1]["update"]]
+    is_flat = True
+    for process in sorted({name for sample in behind for name in sample["mb"]}):
+        read = [(s["update"], s["mb"][process]) for s in behind if process in s["mb"]]
+        if len(read) < len(behind) / 2:
+            continue
+        low = floors(read)
+        rise = 100 * slope(low)
+        is_ours = not process.startswith(("Ray", "other"))
+        is_flat &= rise <= mb_max or not is_ours
+        print(
+            f"  {process:24} {low[0][1]:8.1f} to {low[-1][1]:8.1f} MB over "
+            f"{read[-1][0] - read[0][0]} updates, {rise:+.2f} MB in 100"
+            f"{'' if rise <= mb_max else '  <- grows' if is_ours else '  (not ours)'}"
+        )
+    return is_flat
+
+
+def floors(read: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """(update, MB) of the least reading in each span of updates."""
+    start, end = read[0][0], read[-1][0] + 1
+    spans: dict[int, list[tuple[int, float]]] = {}
+    for update, mb in read:
+        span = SPANS * (update - start) // (end - start)
+        spans.setdefault(span, []).append((update, mb))
+    return [min(span, key=lambda one: one[1]) for span in spans.values()]
+
+
+def slope(low: list[tuple[int, float]]) -> float:
+    """MB an update: the median over all pairs."""
+    rises = [
+        (later - earlier) / (last - first)
+        for place, (first, earlier) in enumerate(low)
+        for last, later in low[place + 1 :]
+        if last > first
+    ]
+    return statistics.median(rises) if rises else 0.0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

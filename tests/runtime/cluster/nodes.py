@@ -1,0 +1,69 @@
+"""A Ray cluster that a host joins and leaves while a run goes on.
+
+python -m tests.runtime.cluster.nodes FOLDER
+
+FOLDER/run begins on two hosts; behind the second update a third joins, and is cut off
+when it has sampled for three updates. Three more, and Ctrl-C. The hosts are raylets on
+this machine.
+"""
+
+import argparse
+import os
+import pathlib
+import signal
+import sys
+from typing import Any
+
+from tests.bench.chaos import Run, marks
+
+NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 100_000_000}
+STEP_S = 240.0
+
+
+def has(run, name):
+    """Whether the third host's sampler has a mark of this name."""
+    found = (e for e in marks(run.dir) if e["track"] == "worker/sampler-1")
+    return any(event["name"] == name for event in found)
+
+
+def wait(run, is_so):
+    if not run.wait_for(is_so, STEP_S):
+        raise SystemExit((run.dir.parent / "log").read_text()[-3000:])
+
+
+def wait_updates(run, num):
+    before = run.updates()
+    wait(run, lambda: run.updates() >= before + num)
+
+
+def main(folder):
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # Keeps every port on the loopback; read at the import.
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(
+        initialize_head=True, head_node_args={**NODE, "include_dashboard": False}
+    )
+    cluster.add_node(**NODE)
+    args = argparse.Namespace(
+        cluster=cluster.address, gin="configs/bench/chaos.gin", set=[]
+    )
+    run = Run(args, folder)
+    try:
+        wait_updates(run, 2)
+        node = cluster.add_node(**NODE)
+        wait(run, lambda: has(run, "joined"))
+        wait_updates(run, 3)
+        cluster.remove_node(node, allow_graceful=False)
+        wait(run, lambda: has(run, "lost"))
+        wait_updates(run, 3)
+        run.process.send_signal(signal.SIGINT)
+        return run.process.wait(STEP_S)
+    finally:
+        run.process.kill()
+        cluster.shutdown()
+
+
+if __name__ == "__main__":
+    sys.exit(main(pathlib.Path(sys.argv[1])))

@@ -1,5 +1,6 @@
 """Device meshes of learner and sampler, and the table from logical to mesh axes."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -256,6 +257,95 @@ def rows_sharding(mesh: jax.sharding.Mesh) -> NamedSharding:
 def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:
     """Every device holds the whole array."""
     return NamedSharding(mesh, PartitionSpec())
+
+
+def place(tree: Any, shardings: Any) -> Any:
+    """Arrays on their devices, also where other hosts have some of those.
+
+    `jax.device_put` would compare every leaf over all hosts, by a program each. Here
+    they must be equal: each host takes its devices' parts of its own copy.
+
+    Args:
+      tree: of arrays, of `HostParts`, or of arrays that lie on such devices already.
+      shardings: one for all leaves, or a tree of the same structure.
+
+    Returns:
+      The tree on the devices.
+    """
+    leaves, treedef = jax.tree.flatten(tree)
+    if isinstance(shardings, NamedSharding):
+        wanted = [shardings] * len(leaves)
+    else:
+        wanted = treedef.flatten_up_to(shardings)
+    if all(sharding.is_fully_addressable for sharding in wanted):
+        return jax.device_put(tree, shardings)
+    return treedef.unflatten(map(_placed, leaves, wanted))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HostParts:
+    """What one host has of an array that lies over several.
+
+    Attributes:
+      shape: of the whole array.
+      parts: of each device of this host.
+    """
+
+    shape: tuple[int, ...]
+    parts: dict[Any, np.ndarray]
+
+
+def fetch(tree: Any) -> Any:
+    """Arrays on the host, for `place` to bring back; of several hosts, on each its own.
+
+    What every device has whole is an array, and so is all that lies on one host.
+    """
+    return jax.tree.map(_fetched, tree)
+
+
+def host_devices(num: int) -> list[Any]:
+    """The first devices of each process, as many of each, in the order of processes.
+
+    Args:
+      num: of all of them.
+
+    Returns:
+      Devices for `learner_mesh` or `sampler_mesh`; all that there are in one process.
+
+    Raises:
+      ValueError: the processes can't have as many each, or one has too few.
+    """
+    processes = jax.process_count()
+    if processes == 1:
+        return jax.devices()
+    by_process: list[list[Any]] = [[] for _ in range(processes)]
+    for device in jax.devices():
+        by_process[device.process_index].append(device)
+    each, rest = divmod(num, processes)
+    fewest = min(map(len, by_process))
+    if rest or fewest < each:
+        raise ValueError(
+            f"a mesh over {processes} hosts must have as many devices of each, and at "
+            f"most {fewest}, got {num}; take other axes in Mesh"
+        )
+    return [device for of_one in by_process for device in of_one[:each]]
+
+
+def _placed(x: Any, sharding: NamedSharding) -> Any:
+    if isinstance(x, HostParts):
+        parts = [jax.device_put(part, device) for device, part in x.parts.items()]
+        return jax.make_array_from_single_device_arrays(x.shape, sharding, parts)
+    if isinstance(x, jax.Array) and not x.is_fully_addressable:
+        return jax.device_put(x, sharding)
+    whole = np.asarray(x)
+    return jax.make_array_from_process_local_data(sharding, whole, whole.shape)
+
+
+def _fetched(x: Any) -> Any:
+    if not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated:
+        return jax.device_get(x)
+    shards = x.addressable_shards
+    return HostParts(x.shape, {one.device: np.asarray(one.data) for one in shards})
 
 
 def _num_devices(

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
@@ -119,3 +120,43 @@ def test_shapes_stand_for_arrays_with_one_sharding_or_one_each():
     each = meshes.abstract(tree, {"a": rows, "b": whole})
     assert (each["a"].shape, each["a"].sharding) == ((4, 2), rows)
     assert (each["b"].dtype, each["b"].sharding) == (jnp.int32, whole)
+
+
+def test_what_is_placed_and_fetched_on_one_host_is_the_same_array():
+    mesh = meshes.learner_mesh(Mesh(fsdp=2, shared=True), jax.devices())
+    tree = {"a": np.arange(8.0, dtype=np.float32).reshape(4, 2), "b": np.int32(3)}
+    shardings = {
+        "a": meshes.rows_sharding(mesh),
+        "b": meshes.replicated(mesh),
+    }
+    placed = meshes.place(tree, shardings)
+    assert placed["a"].sharding == shardings["a"]
+    fetched = meshes.fetch(placed)
+    np.testing.assert_array_equal(fetched["a"], tree["a"])
+    assert fetched["b"] == 3
+    # One sharding for all leaves.
+    whole = meshes.place(tree, meshes.replicated(mesh))
+    assert whole["a"].sharding == meshes.replicated(mesh)
+
+
+def test_one_process_offers_all_its_devices():
+    assert meshes.host_devices(3) == jax.devices()
+
+
+class Device:
+    """Stands for one of another process."""
+
+    def __init__(self, process_index, number):
+        self.process_index = process_index
+        self.number = number
+
+
+def test_processes_offer_as_many_devices_each_in_their_order(monkeypatch):
+    devices = [Device(i % 2, i) for i in range(8)]
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "devices", lambda: devices)
+    assert [d.number for d in meshes.host_devices(4)] == [0, 2, 1, 3]
+    with pytest.raises(ValueError, match="as many devices of each"):
+        meshes.host_devices(3)
+    with pytest.raises(ValueError, match="at most 4, got 10"):
+        meshes.host_devices(10)

@@ -59,7 +59,7 @@ class WeightChannel:
             )
         # With the shapes, key-value heads that do not divide are replicated.
         shardings = meshes.sharding_tree(self._mesh, axes, params)
-        placed = jax.device_put(params, shardings)
+        placed = meshes.place(params, shardings)
         jax.block_until_ready(placed)
         return placed
 

@@ -10,22 +10,24 @@ from jigsaw_jax import mesh as meshes
 from jigsaw_jax.settings import Mesh
 
 
-def prepare_devices(mesh: Mesh) -> None:
+def prepare_devices(mesh: Mesh, *, num_hosts: int = 1) -> None:
     """Offer enough CPU devices, turn the compilation cache on, check the mesh.
 
     Call it before JAX has run anything: devices are counted once.
 
     Args:
       mesh: what the run needs.
+      num_hosts: of the slice that this process is one of.
 
     Raises:
       ValueError: the mesh needs more devices than there are; the text has the fix.
     """
     # Only more than asked for elsewhere (8 in tests); accelerators are not affected.
-    if jax.config.values["jax_num_cpu_devices"] < mesh.num_devices:
+    needed = -(-mesh.num_devices // num_hosts)
+    if jax.config.values["jax_num_cpu_devices"] < needed:
         # Too late where JAX has run already: the mesh then has what there is.
         with contextlib.suppress(RuntimeError):
-            jax.config.update("jax_num_cpu_devices", mesh.num_devices)
+            jax.config.update("jax_num_cpu_devices", needed)
     meshes.build_meshes(mesh, jax.devices())
     keep_compilations(cache_dir())
 

@@ -2,7 +2,7 @@
 
 import collections
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from jigsaw_jax.records import (
     AdmitSample,
@@ -18,8 +18,46 @@ from jigsaw_jax.records import (
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.intervals import Intervals
 from jigsaw_jax.runtime.threads import CommandThread, Turns
-from jigsaw_jax.sample.loop import LoopReport, SampleLoop, SampleRequest, key_words
+from jigsaw_jax.sample.loop import LoopReport, SampleRequest, key_words
 from jigsaw_jax.settings import Sampler, Train
+
+
+@runtime_checkable
+class Loop(Protocol):
+    """What `SampleLoop` does, here or on every host of a slice."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs and nothing waits."""
+        ...
+
+    def submit(self, request: SampleRequest) -> None:
+        """Queue a request."""
+        ...
+
+    def cancel(self, sample_id: SampleId, attempt: int) -> None:
+        """Forget an attempt."""
+        ...
+
+    def pause(self, sample_id: SampleId, attempt: int) -> None:
+        """Free the slot of an attempt and keep what it has sampled."""
+        ...
+
+    def resume(self, sample_id: SampleId, attempt: int) -> None:
+        """Queue a paused attempt."""
+        ...
+
+    def clear(self) -> None:
+        """Forget every request."""
+        ...
+
+    def set_params(self, params: Any, version: int) -> None:
+        """Decode with these weights from the next step on."""
+        ...
+
+    def step(self) -> LoopReport:
+        """Fill free slots, decode once, and collect what ended."""
+        ...
 
 
 class SamplerWorker:
@@ -42,7 +80,7 @@ class SamplerWorker:
     def __init__(
         self,
         train: Train,
-        loop: SampleLoop,
+        loop: Loop,
         *,
         turns: Turns,
         journal: Intervals,

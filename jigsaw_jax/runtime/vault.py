@@ -67,16 +67,45 @@ class Vault:
         Raises:
           StoreError: it can't be read, or belongs to adapters over other weights.
         """
-        self._base = base_of(learner)
-        check_base(self.record, self._base)
+        self.check(base_of(learner))
         if self.step is None:
             return None
-        abstract = {"learner": learner.abstract_state()}
-        if self.record["has_published"]:
-            abstract["published"] = learner.abstract_params()
-        arrays, record = self._checkpoints.restore(self.step, abstract)
+        arrays = self.read(learner.abstract_state(), learner.abstract_params())
         learner.load_state(arrays["learner"])
-        return Saved(pipeline=record["pipeline"], published=arrays.get("published"))
+        pipeline = self.record["pipeline"]
+        return Saved(pipeline=pipeline, published=arrays.get("published"))
+
+    def check(self, base: str | None) -> None:
+        """Refuse a checkpoint over other frozen weights; those saved are over these.
+
+        Args:
+          base: fingerprint of the learner's.
+
+        Raises:
+          StoreError: the checkpoint belongs to adapters over others.
+        """
+        self._base = base
+        check_base(self.record, base)
+
+    def read(self, state: Any, params: Any) -> dict[str, Any]:
+        """The arrays of the checkpoint.
+
+        Args:
+          state: shapes of the learner's state, and where it is to lie.
+          params: the same of what it publishes.
+
+        Returns:
+          "learner", and "published" where that differs from the learner's.
+
+        Raises:
+          StoreError: it can't be read.
+        """
+        assert self.step is not None, "there is no checkpoint"
+        abstract = {"learner": state}
+        if self.record["has_published"]:
+            abstract["published"] = params
+        arrays, self.record = self._checkpoints.restore(self.step, abstract)
+        return arrays
 
     def save(
         self,

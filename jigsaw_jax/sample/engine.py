@@ -107,7 +107,7 @@ class Engine:
         Subtrees can be loaded alone.
         """
         ready = self.prepare_params(params)
-        return jax.device_put(ready, self._programs.params_sharding(ready))
+        return meshes.place(ready, self._programs.params_sharding(ready))
 
     def prepare_params(self, params: Params) -> Params:
         """The same before they are placed, so that no more than needed is moved.
@@ -334,7 +334,7 @@ class Engine:
         if pages is not None:
             where = pages.take(slot, state.tokens_of(snapshot.slots, 0))
         # One from the host is placed first: as an argument it would compile anew.
-        placed = jax.device_put(snapshot, self._programs.of_slot)
+        placed = meshes.place(snapshot, self._programs.of_slot)
         new_state = self._programs.restore(decode_state, np.int32(slot), where, placed)
         return state.with_pages(new_state, pages)
 

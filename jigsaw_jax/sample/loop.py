@@ -18,9 +18,9 @@ import hashlib
 import itertools
 from collections.abc import Sequence
 
-import jax
 import numpy as np
 
+from jigsaw_jax import mesh as meshes
 from jigsaw_jax.records import FinishReason, Sample, SampleId, Segment
 from jigsaw_jax.sample.engine import Engine
 from jigsaw_jax.sample.state import (
@@ -194,7 +194,7 @@ class SampleLoop:
         key = (sample_id, attempt)
         slot = self._slot_of(key)
         if slot is not None:
-            snapshot = jax.device_get(self._engine.extract(self._state, slot))
+            snapshot = meshes.fetch(self._engine.extract(self._state, slot))
             self._state = self._engine.release(self._state, slot)
             self._paused[key] = self._give_back(slot)
             self._paused[key].snapshot = snapshot

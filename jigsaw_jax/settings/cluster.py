@@ -3,6 +3,7 @@
 import dataclasses
 
 from jigsaw_jax.settings import check
+from jigsaw_jax.settings.mesh import Mesh
 from jigsaw_jax.settings.objective import Objective
 from jigsaw_jax.settings.work import Pipeline, Sampler
 
@@ -21,8 +22,11 @@ class Cluster:
 
     Attributes:
       samplers: how many; 0 takes one for every worker or node but the learner's.
-      cores: CPU cores that the workers are pinned to, by turns: worker i gets the i-th
-        and every n-th of its own host; empty pins none.
+      learner_hosts: of the learner's slice, a process on each; 0 takes what the slices
+        of the Ray cluster have, and 1 with local:N.
+      sampler_hosts: of every sampler's slice, as above.
+      cores: CPU cores that the workers' processes are pinned to, one each by turns;
+        empty pins none.
       heartbeat_s: without a word for so long, a worker is lost and killed.
       building_s: the same while it builds and compiles, when answers come late.
       startup_s: from its hiring until it has joined, a first compilation included.
@@ -41,6 +45,8 @@ class Cluster:
     """
 
     samplers: int = 0
+    learner_hosts: int = 0
+    sampler_hosts: int = 0
     cores: tuple[int, ...] = ()
     heartbeat_s: float = 10.0
     building_s: float = 60.0
@@ -55,6 +61,8 @@ class Cluster:
 
     def __post_init__(self) -> None:
         check.at_least("Cluster.samplers", self.samplers, 0)
+        check.at_least("Cluster.learner_hosts", self.learner_hosts, 0)
+        check.at_least("Cluster.sampler_hosts", self.sampler_hosts, 0)
         check.at_least("Cluster.heartbeat_s", self.heartbeat_s, 1.0)
         check.at_least("Cluster.building_s", self.building_s, self.heartbeat_s)
         check.at_least("Cluster.startup_s", self.startup_s, self.building_s)
@@ -75,6 +83,11 @@ class Cluster:
             raise ValueError(
                 f"Cluster.cores must be numbers of cores, got {self.cores!r}"
             )
+        if self.role_switch_after and max(self.learner_hosts, self.sampler_hosts) > 1:
+            raise ValueError(
+                "Cluster.role_switch_after must be 0 with slices of several hosts, got "
+                f"{self.role_switch_after!r}"
+            )
         if self.role_switch_after and self.samplers == 1:
             raise ValueError(
                 "Cluster.samplers must leave one that samples where "
@@ -83,7 +96,11 @@ class Cluster:
 
 
 def check_cluster(
-    cluster: Cluster, pipeline: Pipeline, sampler: Sampler, objective: Objective
+    cluster: Cluster,
+    pipeline: Pipeline,
+    sampler: Sampler,
+    objective: Objective,
+    mesh: Mesh,
 ) -> None:
     """Refuse what can't be spread as asked.
 
@@ -92,11 +109,27 @@ def check_cluster(
       pipeline: its rounds.
       sampler: its completions.
       objective: what is optimised.
+      mesh: devices of both sides.
 
     Raises:
-      ValueError: a round that does not fit the queue, or a change of role under a
-        pipeline whose gradients can't be summed in two places.
+      ValueError: a round that does not fit the queue, a mesh that does not divide over
+        the hosts, or a change of role under a pipeline whose gradients can't be summed
+        in two places.
     """
+    for side, num_hosts, devices in (
+        ("learner", cluster.learner_hosts, mesh.learner_devices),
+        ("sampler", cluster.sampler_hosts, mesh.sampler_devices),
+    ):
+        if num_hosts and devices % num_hosts:
+            raise ValueError(
+                f"Cluster.{side}_hosts must divide the {devices} {side} devices of "
+                f"Mesh, got {num_hosts!r}"
+            )
+    if cluster.sampler_hosts > 1 and "transfer" in cluster.carriers:
+        raise ValueError(
+            "Cluster.carriers must be 'ray' or 'folder' with sampler slices of several "
+            f"hosts, got {cluster.carriers!r}"
+        )
     need = queue_bytes(pipeline, sampler)
     if need > cluster.queue_bytes_max:
         raise ValueError(

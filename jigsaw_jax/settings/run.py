@@ -236,7 +236,9 @@ class Train:
             replicas=self.mesh.sampler_data,
             is_canonical=bool(self.decoder.canonical_tile),
         )
-        check_cluster(self.cluster, self.pipeline, self.sampler, self.objective)
+        check_cluster(
+            self.cluster, self.pipeline, self.sampler, self.objective, self.mesh
+        )
         if self.sampler.top_k or self.sampler.top_p < 1:
             raise ValueError(
                 "Sampler.top_k must be 0 and Sampler.top_p 1 in training (the learner "

@@ -25,10 +25,11 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from jigsaw_jax.store import files
 from jigsaw_jax.store.files import StoreError
-from jigsaw_jax.store.orbax_import import orbax
+from jigsaw_jax.store.orbax_import import checkpointer, orbax
 
 _log = logging.getLogger(__name__)
 # What Orbax and TensorStore raise for a disk that is full, gone or unwritable.
@@ -196,7 +197,7 @@ class Checkpoints:
           step: a committed step, as `latest_step` gives it.
           abstract_arrays: pytree of the saved structure whose leaves have shape,
             dtype and sharding (arrays or jax.ShapeDtypeStruct). Without a sharding a
-            leaf goes to the first device.
+            leaf goes to the first device; a NumPy array stays on the host.
 
         Returns:
           The arrays and the record.
@@ -231,8 +232,7 @@ class Checkpoints:
 
     def _open(self) -> Any:
         if self._checkpointer is None:
-            ocp = orbax()
-            self._checkpointer = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
+            self._checkpointer = checkpointer()
         return self._checkpointer
 
     def _commit(
@@ -350,7 +350,9 @@ def _difference(
     return None
 
 
-def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+def _abstract(leaf: Any) -> Any:
+    if isinstance(leaf, np.ndarray):
+        return leaf
     sharding = getattr(leaf, "sharding", None)
     if sharding is None:
         sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])

@@ -25,6 +25,17 @@ def orbax() -> Any:
     return module
 
 
+def checkpointer() -> Any:
+    """One that saves in the background; a process of several waits for none of them."""
+    ocp = orbax()
+    # By default every process of the job would have to call it.
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=jax.process_index(), active_processes={jax.process_index()}
+    )
+    handler = ocp.StandardCheckpointHandler(multiprocessing_options=alone)
+    return ocp.AsyncCheckpointer(handler, multiprocessing_options=alone)
+
+
 def _is_not_orbax(record: logging.LogRecord) -> bool:
     return "orbax" not in record.pathname
 

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jigsaw_jax import mesh as meshes
 from jigsaw_jax import settings
 from jigsaw_jax.model import lora
 from jigsaw_jax.records import Group, GroupId
@@ -58,8 +59,8 @@ class Learner:
         self._shapes = packing.shapes_of(train)
         self._programs = Programs(train, mesh, params)
         params, frozen = lora.split(params)
-        self._params = jax.device_put(params, self._programs.params_sharding)
-        self.frozen = jax.device_put(frozen, self._programs.frozen_sharding)
+        self._params = meshes.place(params, self._programs.params_sharding)
+        self.frozen = meshes.place(frozen, self._programs.frozen_sharding)
         self._opt_state, self._totals = self._programs.start()
         self._is_reference_given = reference_params is not None
         self._reference = None
@@ -119,7 +120,7 @@ class Learner:
         self._round_params = self._params
         if round_params is not None:
             sharding = self._programs.params_sharding
-            self._round_params = jax.device_put(round_params, sharding)
+            self._round_params = meshes.place(round_params, sharding)
 
     def accumulate(self, groups: Sequence[Group], update: int) -> None:
         """Add the gradient sums of whole groups to those of `update`.
@@ -170,8 +171,8 @@ class Learner:
     def follow(self, params: Params, version: int) -> None:
         """Go by another learner's weights, frozen ones too, served as `version`."""
         trained, frozen = lora.split(params)
-        self._params = jax.device_put(trained, self._programs.params_sharding)
-        self.frozen = jax.device_put(frozen, self._programs.frozen_sharding)
+        self._params = meshes.place(trained, self._programs.params_sharding)
+        self.frozen = meshes.place(frozen, self._programs.frozen_sharding)
         self.begin_round(version)
 
     def take_sums(self) -> tuple[dict[str, Any], int]:
@@ -259,8 +260,8 @@ class Learner:
         follow.
         """
         programs = self._programs
-        self._params = jax.device_put(state["params"], programs.params_sharding)
-        self._opt_state = jax.device_put(state["opt_state"], programs.opt_sharding)
+        self._params = meshes.place(state["params"], programs.params_sharding)
+        self._opt_state = meshes.place(state["opt_state"], programs.opt_sharding)
         if self._reference is not None:
             self._set_reference(state["reference_params"])
         _, self._totals = programs.start()
@@ -279,7 +280,7 @@ class Learner:
 
     def _set_reference(self, params: Params) -> None:
         if self._train.objective.needs_reference:
-            self._reference = jax.device_put(params, self._programs.params_sharding)
+            self._reference = meshes.place(params, self._programs.params_sharding)
 
     def _policies(self, is_fresh: bool) -> Policies:
         """Fresh weights are the old policy themselves and spare a forward pass."""
@@ -356,7 +357,7 @@ class Learner:
 
 
 def _placed_like(arrays: Any, placed: Any) -> Any:
-    return jax.device_put(arrays, jax.tree.map(lambda x: x.sharding, placed))
+    return meshes.place(arrays, jax.tree.map(lambda x: x.sharding, placed))
 
 
 def _abstract(tree: Any) -> Any:

@@ -4,7 +4,6 @@ import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.stages import Compiled, Lowered
@@ -110,7 +109,7 @@ class Programs:
         """Optimizer state and totals as they begin: zeros, which need no program."""
         shapes, shardings = self._fresh
         zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
-        return jax.device_put(zeros, shardings)
+        return meshes.place(zeros, shardings)
 
     def add_policy(
         self,
@@ -131,8 +130,8 @@ class Programs:
             policies,
             totals,
             is_dry=is_dry,
-            batch=jax.device_put(batch, self.rows_sharding),
-            rewards=jax.device_put(rewards, self.replicated),
+            batch=meshes.place(batch, self.rows_sharding),
+            rewards=meshes.place(rewards, self.replicated),
         )
 
     def add_supervised(
@@ -144,7 +143,7 @@ class Programs:
         frozen: Params,
     ) -> gradient.Totals:
         """`gradient.add_supervised_gradients`."""
-        placed = jax.device_put(batch, self.rows_sharding)
+        placed = meshes.place(batch, self.rows_sharding)
         key = ("supervised", len(batch.mask_RM))
         return self._run(
             key, self._add_supervised, params, totals, placed, frozen=frozen
@@ -163,14 +162,14 @@ class Programs:
             ("kl", len(batch.mask_RM)),
             self._add_reward_kl,
             policies,
-            jax.device_put(jnp.asarray(kl_PG), self.replicated),
-            jax.device_put(batch, self.rows_sharding),
+            meshes.place(kl_PG, self.replicated),
+            meshes.place(batch, self.rows_sharding),
             is_dry=is_dry,
         )
 
     def advantages(self, rewards: gradient.Rewards, *, is_dry: bool = False) -> Any:
         """`gradient.shaped_advantages`, or None where `is_dry` only compiles."""
-        placed = jax.device_put(rewards, self.replicated)
+        placed = meshes.place(rewards, self.replicated)
         return self._run("advantages", self._advantages, placed, is_dry=is_dry)
 
     def step(
@@ -183,7 +182,7 @@ class Programs:
         is_dry: bool = False,
     ) -> Any:
         """`gradient.step`, or None where `is_dry` only compiles."""
-        placed = jax.device_put(np.float32(rate), self.replicated)
+        placed = meshes.place(np.float32(rate), self.replicated)
         return self._run(
             "step", self._step, params, opt_state, totals, placed, is_dry=is_dry
         )

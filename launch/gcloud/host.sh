@@ -49,8 +49,15 @@ token() {
   (umask 077 && "$BIN/python" -c 'import secrets; print(secrets.token_hex(32))' >"$HOME/.ray/auth_token")
 }
 
+# What the VM was told of its slice.
+metadata() {
+  curl --silent --fail --retry 5 --header 'Metadata-Flavor: Google' \
+    "http://metadata.google.internal/computeMetadata/v1/instance/attributes/$1"
+}
+
 start_ray() {
   local -r slice=$1 role=$2 head=$3
+  local hosts number
   local -r own=$(hostname -I | awk '{print $1}')
   local try
   local -a where=(--address="$head:6379")
@@ -65,11 +72,17 @@ start_ray() {
   if [[ $own == "$head" ]]; then
     where=(--head --port=6379 --dashboard-host=127.0.0.1)
   fi
-  # By these resources the run tells roles and slices apart. A worker may come before
-  # the head is up.
+  # One entry a host of the slice; JAX counts the hosts as the TPUs do.
+  if ! hosts=$(metadata worker-network-endpoints) || ! number=$(metadata agent-worker-number); then
+    say "the metadata of this TPU VM must say which hosts its slice has; try again"
+    return 1
+  fi
+  hosts=$(tr ',' '\n' <<<"$hosts" | grep -c .)
+  # By these resources the run tells roles and slices apart, and knows when a slice is
+  # whole; an amount of 0 would be none. A worker may come before the head is up.
   for try in 1 2 3 4 5 6 7 8 9 10; do
     if "$BIN/ray" start "${where[@]}" --node-ip-address="$own" --disable-usage-stats \
-      --resources="{\"jigsaw_$role\": 1, \"$slice\": 1}"; then
+      --resources="{\"jigsaw_$role\": 1, \"jigsaw_slice:$slice\": $hosts, \"jigsaw_host\": $((number + 1))}"; then
       echo "$head" >"$HOME/.ray/joined"
       return
     fi

@@ -76,6 +76,12 @@ class Host:
         self.program("jigsaw_jax/.venv/bin/ray", f'echo "$@" >> {home}/ray.log')
         self.program("bin/hostname", "echo 10.0.0.5 172.17.0.1")
         self.program("bin/pgrep", f"test -e {home}/raylet")
+        # The second of three hosts.
+        self.program(
+            "bin/curl",
+            'case "$*" in *endpoints) echo u:u:10.0.0.4,u:u:10.0.0.5,u:u:10.0.0.6 ;; '
+            "*number) echo 1 ;; esac",
+        )
         self.program(
             "bin/gcloud", f'exec {sys.executable} -I -S {home}/gcloud.py {home} "$@"'
         )
@@ -199,7 +205,7 @@ def test_ray_binds_to_the_private_address_and_starts_once(host, head, first):
     started = (host.home / "ray.log").read_text().splitlines()[-1]
     assert started == (
         f"start {first} --node-ip-address=10.0.0.5 --disable-usage-stats "
-        '--resources={"jigsaw_sampler": 1, "s-0": 1}'
+        '--resources={"jigsaw_sampler": 1, "jigsaw_slice:s-0": 3, "jigsaw_host": 2}'
     )
     assert (host.home / ".ray" / "auth_token").stat().st_mode & 0o777 == 0o600
     (host.home / "raylet").touch()
@@ -217,6 +223,18 @@ def test_ray_gives_up_where_no_head_answers(host):
     assert done.returncode == 1
     assert "has no tokens" in done.stderr
     assert not (host.home / ".ray" / "joined").exists()
+
+
+def test_ray_does_not_start_where_the_slice_is_not_known(host):
+    (host.home / ".ray" / "auth_token").write_text("t")
+    host.program("bin/curl", "exit 22")
+    done = host.run("ray", "s-0", "sampler", "10.0.0.5")
+    assert done.returncode == 1
+    assert "must say which hosts" in done.stderr
+    assert (
+        not (host.home / "ray.log").exists()
+        or "start" not in (host.home / "ray.log").read_text()
+    )
 
 
 def test_a_revision_is_installed_once(host):

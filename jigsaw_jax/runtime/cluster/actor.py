@@ -1,7 +1,9 @@
 """The Ray actor of a worker process: a door to `Desk`, light enough to open before JAX.
 
-do(batch)      commands in order, returns once they are queued
-drain(wait_s)  messages of its threads, and its heartbeat
+do(batch)       commands in order, returns once they are queued
+follow(entries) the log of host 0, on the other hosts of a slice
+collect(key)    an answer to host 0
+drain(wait_s)   messages of its threads, and its heartbeat
 """
 
 import contextlib
@@ -10,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import ray
@@ -24,9 +27,10 @@ class Worker:
 
     Args:
       charter: JSON: who it is, its environment and the run's settings.
+      others: of its slice, where it is the first of several hosts.
     """
 
-    def __init__(self, charter: bytes) -> None:
+    def __init__(self, charter: bytes, others: Sequence[Any] = ()) -> None:
         sys.setswitchinterval(SWITCH_S)
         values = json.loads(charter)
         # Before JAX is imported, which reads it once.
@@ -35,7 +39,7 @@ class Worker:
             _pin(values["cores"])
         from jigsaw_jax.runtime.cluster.desk import Desk
 
-        self._desk = Desk(values)
+        self._desk = Desk(values, others)
         if threading.current_thread() is threading.main_thread():
             # A preempted host says so, and has half a minute left.
             signal.signal(signal.SIGTERM, lambda *_: self._desk.leave())
@@ -49,6 +53,28 @@ class Worker:
           refs: objects that they name.
         """
         self._desk.queue(batch, refs)
+
+    @ray.method(concurrency_group="commands")
+    def follow(self, entries: bytes, refs: list[Any]) -> None:
+        """Queue entries of the slice's log.
+
+        Args:
+          entries: JSON, as `Peers.write` made them.
+          refs: objects that they name.
+        """
+        self._desk.follow(entries, refs)
+
+    @ray.method(concurrency_group="answers")
+    def collect(self, key: str) -> tuple[bytes, list[Any]]:
+        """Wait for an answer to host 0.
+
+        Args:
+          key: of it.
+
+        Returns:
+          Plain values, and objects that they name.
+        """
+        return self._desk.peers.collect(key)
 
     @ray.method(concurrency_group="messages", num_returns=3)
     def drain(
@@ -77,18 +103,19 @@ def _pin(cores: list[int]) -> None:
             os.sched_setaffinity(int(thread), cores)
 
 
-def make(options: dict[str, Any], charter: bytes) -> Any:
+def make(options: dict[str, Any], charter: bytes, others: Sequence[Any] = ()) -> Any:
     """Start the process.
 
     Args:
       options: of Ray: where it runs and what it is given.
       charter: as `Worker` takes it.
+      others: as `Worker` takes them.
 
     Returns:
       Its handle.
     """
     # A group has one thread, so that commands come in the order of the calls.
-    groups = {"commands": 1, "messages": 1}
+    groups = {"commands": 1, "messages": 1, "answers": 1}
     remote: Any = ray.remote
     made = remote(concurrency_groups=groups, num_cpus=0)(Worker)
-    return made.options(**options).remote(charter)
+    return made.options(**options).remote(charter, others)

@@ -3,14 +3,16 @@
     queue(batch) -> [desk thread] -> SamplerDuty / LearnerDuty -> their own threads
     every error on any of them -> outbox "failed" -> controller
 
-A worker has no role until it is told one, and can be told both.
+A worker has no role until it is told one, and can be told both. In a slice of several
+hosts the first has the worker's desk, and passes on what all of them must do; at the
+others' desks that comes in as entries of the slice's log.
 """
 
 import os
 import socket
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jigsaw_jax.records import (
@@ -23,6 +25,10 @@ from jigsaw_jax.records import (
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster.outbox import Outbox
+from jigsaw_jax.runtime.slice.join import join
+from jigsaw_jax.runtime.slice.log import DivergedError, Reader
+from jigsaw_jax.runtime.slice.loops import LOOP
+from jigsaw_jax.runtime.slice.peers import TELL, Peers
 from jigsaw_jax.runtime.threads import CommandThread, ThreadFailed
 from jigsaw_jax.sample.loop import SampleRequest
 from jigsaw_jax.settings import Train
@@ -58,16 +64,20 @@ class Desk:
 
     Args:
       charter: who this worker is, as the controller wrote it.
+      others: of its slice, where it is the first of several hosts.
 
     Attributes:
       outbox: its messages.
+      peers: its slice.
     """
 
-    def __init__(self, charter: dict[str, Any]) -> None:
+    def __init__(self, charter: dict[str, Any], others: Sequence[Any] = ()) -> None:
         self._name = charter["name"]
         self._train: Train = wire.read(Train, charter["train"])
         self._clock = Clock()
         self.outbox = Outbox(self._clock, charter["epoch"])
+        self.peers = Peers(charter["host"], others, num_hosts=charter["num_hosts"])
+        self._log = Reader()
         self._sequence = 0
         self._prompts: dict[str, Prompt] = {}
         self._sampler: Any = None
@@ -108,6 +118,27 @@ class Desk:
         self._sequence = sequence
         self._thread.do(self._run, commands, refs)
 
+    def follow(self, entries: bytes, refs: list[Any]) -> None:
+        """Take in entries of the slice's log, on a host that is not the first.
+
+        Args:
+          entries: JSON: number, name, values and places among the objects, of each.
+          refs: objects in Ray's store that they name.
+        """
+        try:
+            for entry in wire.read_list(wire.from_bytes(entries)):
+                number, *call, first, num = wire.read_list(entry, 5)
+                due = self._log.take(number, [*call, refs[first : first + num]])
+                for name, values, named in due:
+                    if name == TELL:
+                        key, told = values
+                        self.peers.put(key, told, named)
+                    else:
+                        self._thread.do(self._run_one, name, values, named)
+        except (wire.WireError, DivergedError) as error:
+            # Nobody waits for this call's answer.
+            self._failed(ThreadFailed("log", error))
+
     def leave(self) -> None:
         """Say that this host is about to go."""
         self.outbox.post("leaving")
@@ -115,10 +146,18 @@ class Desk:
     def _run(self, commands: Any, refs: list[Any]) -> None:
         for command in wire.read_list(commands):
             name, values, first, num = wire.read_list(command, 4)
-            if name not in _COMMANDS:
-                raise wire.WireError(f"command must be known, got {name!r}")
-            _COMMANDS[name](self, values, refs[first : first + num])
+            named = refs[first : first + num]
+            if name in _OF_ALL_HOSTS:
+                # What is saved beside the arrays concerns the first host alone.
+                told = [values[0], {}, values[2]] if name == "save" else values
+                self.peers.write(name, *told, refs=named)
+            self._run_one(name, values, named)
         self._prompts.clear()
+
+    def _run_one(self, name: str, values: list[Any], refs: list[Any]) -> None:
+        if name not in _COMMANDS:
+            raise wire.WireError(f"command must be known, got {name!r}")
+        _COMMANDS[name](self, values, refs)
 
     def _failed(self, failed: ThreadFailed) -> None:
         lines = traceback.format_exception(failed.error)
@@ -139,26 +178,48 @@ class Desk:
 
     def _sample(self, values: list[Any], refs: list[Any]) -> None:
         del values, refs
+        join(self.peers, self._train)
+        if not self.peers.leads:
+            self._follow_sampler()
+            return
         from jigsaw_jax.runtime.cluster.sampler_duty import SamplerDuty
 
         self._sampler = SamplerDuty(
             self._train,
             self._name,
+            peers=self.peers,
             outbox=self.outbox,
             clock=self._clock,
             fail=self._failed,
         )
 
+    def _follow_sampler(self) -> None:
+        from jigsaw_jax.runtime.cluster.sampler_follower import SamplerFollower
+
+        self._sampler = SamplerFollower(
+            self._train,
+            self._name,
+            peers=self.peers,
+            clock=self._clock,
+            fail=self._failed,
+        )
+
+    def _loop(self, values: list[Any], refs: list[Any]) -> None:
+        del refs
+        self._sampler.follow(values)
+
     def _learn(self, values: list[Any], refs: list[Any]) -> None:
         del refs
         from jigsaw_jax.runtime.cluster.learner_duty import LearnerDuty
 
+        join(self.peers, self._train)
         run_dir, step, version = values
         self._learner = LearnerDuty(
             self._train,
             run_dir=wire.read(str, run_dir),
             step=wire.read(int | None, step),
             version=wire.read(int, version),
+            peers=self.peers,
             outbox=self.outbox,
             clock=self._clock,
             fail=self._failed,
@@ -250,6 +311,7 @@ _COMMANDS: dict[str, Command] = {
     "learn": Desk._learn,
     "help": Desk._help,
     "load": Desk._load,
+    LOOP: Desk._loop,
     "again": Desk._again,
     "prompt": Desk._prompt,
     "admit": Desk._admit,
@@ -265,6 +327,23 @@ _COMMANDS: dict[str, Command] = {
     "export": Desk._export,
     "rest": Desk._rest,
 }
+
+
+# What the hosts of a slice do together, in the order in which the first was told.
+_OF_ALL_HOSTS = frozenset(
+    {
+        "sample",
+        "load",
+        "learn",
+        "accumulate",
+        "add",
+        "step",
+        "publish",
+        "again",
+        "save",
+        "export",
+    }
+)
 
 
 def home() -> str:

@@ -4,6 +4,10 @@
                                     ^ |
               long poll, one thread for all: answer or time-out is the heartbeat
 
+A worker may be a slice of several hosts, a process each. The first is the one that is
+told and heard; the others only say that they live, and the loss of one is the loss of
+the worker: all its processes are killed.
+
 A process that says nothing for `heartbeat_s` is killed before it is called lost, so one
 that wakes up later can do no harm; what it said before is of an earlier incarnation.
 """
@@ -12,7 +16,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import ray
@@ -45,6 +49,11 @@ CHECK_S = 0.5
 # In which a process says its first word, once Ray is asked for it. A request that a
 # cut network swallowed is made again.
 HELLO_S = 120.0
+# Errors of a host whose slice has lost another one, by their names: the program that
+# both were in, or word to it.
+BROKEN = frozenset(
+    {"JaxRuntimeError", "XlaRuntimeError", "HostLostError", "CarrierError"}
+)
 
 
 class WorkerFailedError(Exception):
@@ -128,20 +137,47 @@ class Fleet:
           Its new life.
         """
         self.lives[name] = self.lives.get(name, 0) + 1
+        others = [
+            self._start(name, role, place, index=index, host=host)
+            for host in range(1, len(place.nodes))
+        ]
+        hand = self._start(name, role, place, index=index, host=0, others=others)
+        with self._lock:
+            self.hands[name] = hand
+        return hand
+
+    def _start(
+        self,
+        name: str,
+        role: str,
+        place: Place,
+        *,
+        index: int,
+        host: int,
+        others: Sequence[Hand] = (),
+    ) -> Hand:
+        """One process of a worker; the first comes last, since it knows the others."""
         charter = {
             "name": name,
             "epoch": self.epoch,
             "train": self._plain,
-            "cores": self._cores(index),
+            "cores": self._cores(index, host),
             "environment": _environment(),
+            "host": host,
+            "num_hosts": len(place.nodes),
         }
-        handle = actor.make(place.options(), json.dumps(charter).encode())
+        handle = actor.make(
+            place.options(host),
+            json.dumps(charter).encode(),
+            [other.handle for other in others],
+        )
         hand = Hand(name, role, self.lives[name], place, handle)
+        for other in others:
+            other.first = hand
+            hand.others.append(other)
         hand.unsent = self._unsent
         hand.hired_s = self._clock.now_s()
         hand.ask(hand.hired_s, self._linger_s)
-        with self._lock:
-            self.hands[name] = hand
         return hand
 
     def flush(self) -> None:
@@ -171,9 +207,13 @@ class Fleet:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(5.0)
 
-    def _cores(self, index: int) -> list[int]:
-        cores = self._train.cluster.cores
-        return [cores[index % len(cores)]] if cores else []
+    def _cores(self, index: int, host: int) -> list[int]:
+        cluster = self._train.cluster
+        number = index * max(cluster.learner_hosts, cluster.sampler_hosts, 1) + host
+        return [cluster.cores[number % len(cluster.cores)]] if cluster.cores else []
+
+    def _processes(self) -> list[Hand]:
+        return [one for hand in self.hands.values() for one in (hand, *hand.others)]
 
     # The listening thread.
 
@@ -188,7 +228,7 @@ class Fleet:
 
     def _poll(self) -> None:
         with self._lock:
-            asked = {h.answer[0]: h for h in self.hands.values() if h.answer}
+            asked = {h.answer[0]: h for h in self._processes() if h.answer}
         if not asked:
             threading.Event().wait(POLL_S)
             return
@@ -212,7 +252,7 @@ class Fleet:
         for hand in silent:
             silent_s = self._silent_s(hand)
             if now_s - hand.asked_s > silent_s:
-                self._lose(hand, f"silent for {silent_s:g} s")
+                self._lose(hand, f"{hand.label}silent for {silent_s:g} s")
         startup_s = self._train.cluster.startup_s
         for hand in list(self.hands.values()):
             if not hand.is_up and now_s - hand.hired_s > startup_s:
@@ -221,7 +261,7 @@ class Fleet:
     def _silent_s(self, hand: Hand) -> float:
         """How long its answer may be waited for."""
         cluster = self._train.cluster
-        if hand.is_up:
+        if hand.whole.is_up:
             return DRAIN_S + cluster.heartbeat_s
         return DRAIN_S + (cluster.building_s if hand.pid else HELLO_S)
 
@@ -233,19 +273,23 @@ class Fleet:
         except RayError as error:
             if _is_fault(error):
                 raise WorkerFailedError(f"in {hand.name}: {error}") from error
-            self._lose(hand, _reason(error))
+            self._lose(hand, hand.label + _reason(error))
             return
         now_s = self._clock.now_s()
         hand.facts = head["facts"]
         hand.ask(now_s, self._linger_s)
         items = self._news(hand, head, now_s)
-        if hand.is_lost:
+        worker = hand.whole
+        broken = [item[3] for item in items if _is_of_slice(worker, item)]
+        if broken:
+            self._lose(hand, hand.label + broken[0])
+        if worker.is_lost:
             return
         try:
-            self.on_batch(hand, items, payload_ref, refs_ref)
+            self.on_batch(worker, items, payload_ref, refs_ref)
         except RayError as error:
             # It spoke, and was cut off before what it spoke of could be fetched.
-            self._lose(hand, _reason(error))
+            self._lose(hand, hand.label + _reason(error))
 
     def _news(self, hand: Hand, head: dict[str, Any], now_s: float) -> list[Any]:
         """The messages of a batch, as far as they are of this epoch."""
@@ -257,12 +301,13 @@ class Fleet:
             # Of the one-way delays the shortest says most about the clocks.
             ahead_s = now_s - head["now_s"]
             hand.offset_s = min(ahead_s, hand.offset_s or ahead_s)
-        if head["epoch"] != self.epoch:
-            self.num_stale += 1
+        if hand.first is not None or head["epoch"] != self.epoch:
+            self.num_stale += hand.first is None
             items = [item for item in items if item[0] in LASTING]
         return items
 
     def _lose(self, hand: Hand, reason: str) -> None:
+        hand = hand.whole
         if hand.is_lost:
             return
         # With Ray all workers end, and no other can be hired.
@@ -270,6 +315,11 @@ class Fleet:
         self.retire(hand)
         if not self._is_closed:
             self.on_loss(hand, reason)
+
+
+def _is_of_slice(hand: Hand, item: list[Any]) -> bool:
+    """Whether a host failed of what it does when another of its slice is gone."""
+    return bool(hand.others) and item[0] == "failed" and item[2] in BROKEN
 
 
 def _is_fault(error: RayError) -> bool:

@@ -1,4 +1,4 @@
-"""One life of a worker as the controller holds it: commands out, a poll for answers."""
+"""One process of a worker as the controller has it: told what to do, heard, ended."""
 
 import contextlib
 import dataclasses
@@ -53,6 +53,8 @@ class Hand:
     is_near: whether it is on this host.
     asked_s: since when its next answer is waited for.
     answer: references to that.
+    others: processes of the slice behind the first, which is this one.
+    first: of the slice, where this is one of the others.
     unsent: what all of the fleet hold back.
     """
 
@@ -74,6 +76,8 @@ class Hand:
     is_near: bool = False
     asked_s: float = 0.0
     answer: tuple[Any, Any, Any] | None = None
+    others: list["Hand"] = dataclasses.field(default_factory=list)
+    first: "Hand | None" = None
     unsent: "Unsent" = dataclasses.field(default_factory=lambda: Unsent())
     _sequence: int = 0
     _commands: list[Any] = dataclasses.field(default_factory=list)
@@ -84,6 +88,17 @@ class Hand:
     def worker(self) -> str:
         """This life of it, as the pipeline knows it: what goes to another is not it."""
         return f"{self.name}/{self.incarnation}"
+
+    @property
+    def whole(self) -> "Hand":
+        """The worker that it is a process of: the first process stands for it."""
+        return self.first or self
+
+    @property
+    def label(self) -> str:
+        """Which host of a slice it is, for a reason; nothing where there is one."""
+        hosts = [self.whole, *self.whole.others]
+        return f"host {hosts.index(self)}: " if len(hosts) > 1 else ""
 
     @property
     def is_up(self) -> bool:
@@ -122,7 +137,9 @@ class Hand:
         self.handle.do.remote(batch, refs)
 
     def kill(self) -> None:
-        """End its process, also one that is stopped."""
+        """End its processes, also one that is stopped."""
+        for other in self.others:
+            other.kill()
         if self.is_near and self.pid:
             # Ray need not be asked, which would wait where its head has ended.
             with contextlib.suppress(ProcessLookupError):
@@ -141,6 +158,7 @@ class Hand:
             "name": self.name,
             "pid": self.pid,
             "host": self.host,
+            "hosts": 1 + len(self.others),
             "role": "sample+train" if self.role == "help" else self.role,
             "version": self.version,
             "slots": slots if self.role == "sample" else 0,

@@ -10,6 +10,7 @@ import tempfile
 from typing import Any
 
 from jigsaw_jax.runtime import signals
+from jigsaw_jax.runtime.cluster.slices import SliceError, check_slice, slices
 from jigsaw_jax.runtime.crew import ClusterLostError
 from jigsaw_jax.settings import Train
 
@@ -33,18 +34,19 @@ class ClusterError(Exception):
 class Place:
     """Where one worker may run.
 
-    node: Ray's id of the host; None where there is one alone.
+    nodes: Ray's id of each host of its slice; None where there is one alone.
     """
 
-    node: str | None = None
+    nodes: tuple[str | None, ...] = (None,)
 
-    def options(self) -> dict[str, Any]:
-        """As Ray takes them."""
-        if self.node is None:
+    def options(self, host: int) -> dict[str, Any]:
+        """As Ray takes them for a process on a host of the slice."""
+        node = self.nodes[host]
+        if node is None:
             return {}
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        strategy = NodeAffinitySchedulingStrategy(self.node, soft=False)
+        strategy = NodeAffinitySchedulingStrategy(node, soft=False)
         return {"scheduling_strategy": strategy}
 
 
@@ -136,21 +138,44 @@ class Head:
         return self._temporary
 
     def places(self) -> list[Place]:
-        """A place a worker: the learner's first, on this host where there are many."""
+        """A place a worker: the learner's first, on this host where there are many.
+
+        Returns:
+          The places.
+
+        Raises:
+          ClusterError: a slice has other hosts than its mesh or setting asks for.
+        """
+        cluster = self._train.cluster
         if self.num_local:
-            return [Place()] * self.num_local
-        nodes = self.nodes()
-        num = 1 + (self._train.cluster.samplers or max(len(nodes) - 1, 1))
-        return [Place(node=nodes[i % len(nodes)]) for i in range(num)]
+            learner = Place(nodes=(None,) * max(cluster.learner_hosts, 1))
+            sampler = Place(nodes=(None,) * max(cluster.sampler_hosts, 1))
+            return [learner, *[sampler] * (self.num_local - 1)]
+        found = self._slices()
+        num = 1 + (cluster.samplers or max(len(found) - 1, 1))
+        chosen = [found[i % len(found)] for i in range(num)]
+        try:
+            check_slice("learner", len(chosen[0]), cluster, self._train.mesh)
+            for nodes in chosen[1:]:
+                check_slice("sampler", len(nodes), cluster, self._train.mesh)
+        except SliceError as error:
+            raise ClusterError(str(error)) from None
+        return [Place(nodes=nodes) for nodes in chosen]
+
+    def _slices(self) -> list[tuple[str, ...]]:
+        import ray
+
+        own = ray.get_runtime_context().get_node_id()
+        return slices(ray.nodes(), own)
 
     def place_of(self, lost: Place) -> Place | None:
-        """Where a lost worker's next life may run; None where its host is gone."""
-        if lost.node is None or lost.node in self.nodes():
+        """Where a lost worker's next life may run; None where a host of it is gone."""
+        if set(lost.nodes) <= {None, *self.nodes()}:
             return lost
         return None
 
     def free_places(self, used: set[str | None], num: int) -> list[Place]:
-        """Hosts that have joined since and have no worker.
+        """Slices that have joined since, whole, and have no worker.
 
         Args:
           used: nodes that have one.
@@ -161,17 +186,17 @@ class Head:
         """
         if self.num_local:
             return []
-        free = [Place(node=node) for node in self.nodes() if node not in used]
+        free = [
+            Place(nodes=nodes) for nodes in self._slices() if used.isdisjoint(nodes)
+        ]
         wanted = self._train.cluster.samplers
         return free[: max(wanted - num, 0)] if wanted else free
 
     def nodes(self) -> list[str]:
-        """Ids of the hosts that are alive, this one first."""
+        """Ids of the hosts that are alive."""
         import ray
 
-        own = ray.get_runtime_context().get_node_id()
-        alive = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
-        return sorted(alive, key=lambda node: (node != own, node))
+        return [node["NodeID"] for node in ray.nodes() if node["Alive"]]
 
     def check(self) -> None:
         """See to it that Ray is there; costs next to nothing.

@@ -1,4 +1,8 @@
-"""Training in a worker process: learner, checkpoints, and the source of weights."""
+"""Training in a worker process: learner, checkpoints, and the source of weights.
+
+In a slice of several hosts each has this duty and does the same commands in the same
+order; the first alone speaks, and writes and reads the disk.
+"""
 
 import collections
 import dataclasses
@@ -6,7 +10,6 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import ray
 from ray.exceptions import RayError
 
@@ -22,6 +25,7 @@ from jigsaw_jax.records import (
     UpdateStepped,
 )
 from jigsaw_jax.runtime import wire
+from jigsaw_jax.runtime.base import base_of
 from jigsaw_jax.runtime.build import build_learner
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import carriers, leaves, offers
@@ -30,14 +34,19 @@ from jigsaw_jax.runtime.compilations import CompilationCounter
 from jigsaw_jax.runtime.devices import prepare_devices
 from jigsaw_jax.runtime.export import export_policy
 from jigsaw_jax.runtime.inputs import open_inputs
+from jigsaw_jax.runtime.intervals import Silent
 from jigsaw_jax.runtime.learner import LearnerWorker
+from jigsaw_jax.runtime.slice.join import check_joined
+from jigsaw_jax.runtime.slice.peers import Peers
+from jigsaw_jax.runtime.slice.whole import Exchange, on_host
 from jigsaw_jax.runtime.start import warm_up_policy
 from jigsaw_jax.runtime.threads import ThreadFailed, Turns
 from jigsaw_jax.runtime.vault import Vault
-from jigsaw_jax.runtime.weights import Offer, Sender
+from jigsaw_jax.runtime.weights import Offer, Sender, merge
 from jigsaw_jax.settings import Train
 from jigsaw_jax.store.files import StoreError
 from jigsaw_jax.store.run_dir import RunDir
+from jigsaw_jax.train.learner import Learner
 
 
 class PayloadLostError(Exception):
@@ -52,6 +61,7 @@ class LearnerDuty:
       run_dir: whose checkpoints it writes.
       step: updates of the checkpoint that the controller goes on from, or None.
       version: of the weights that the samplers are to have.
+      peers: its hosts, and which one this is.
       outbox: takes messages.
       clock: of this process.
       fail: takes what a thread died of.
@@ -64,6 +74,7 @@ class LearnerDuty:
         run_dir: str,
         step: int | None,
         version: int,
+        peers: Peers,
         outbox: Outbox,
         clock: Clock,
         fail: Callable[[ThreadFailed], None],
@@ -71,26 +82,18 @@ class LearnerDuty:
         own = dataclasses.replace(
             train.mesh, sampler_data=1, sampler_tensor=1, shared=True
         )
-        prepare_devices(own)
+        prepare_devices(own, num_hosts=peers.num_hosts)
+        check_joined(peers)
         self._train = train
         self._outbox = outbox
         self._clock = clock
         self._fail = fail
-        self._learner = build_learner(train, meshes.learner_mesh(own, jax.devices()))
-        checkpoints = RunDir(pathlib.Path(run_dir)).checkpoints
-        kept = train.store.checkpoints_kept
-        self._vault = Vault(
-            checkpoints,
-            kept,
-            resume=step is not None,
-            on_failed=lambda error: fail(ThreadFailed("checkpoint", error)),
-        )
-        if self._vault.step != step:
-            raise StoreError(
-                f"checkpoint {step} must be readable where the learner runs, got "
-                f"{self._vault.step!r} in {checkpoints}"
-            )
-        first = self._restore()
+        self._peers = peers
+        self._exchange = Exchange(peers)
+        devices = meshes.host_devices(own.learner_devices)
+        self._learner = build_learner(train, meshes.learner_mesh(own, devices))
+        self._vault = self._open(run_dir, step) if peers.leads else None
+        first = self._restore(is_resumed=step is not None)
         self._learner.begin_round(version, round_params=first)
         self._learner.compile()
         counter = CompilationCounter()
@@ -100,7 +103,7 @@ class LearnerDuty:
         self._worker = LearnerWorker(
             self._learner,
             turns=Turns(is_shared=False),
-            journal=outbox,
+            journal=outbox if peers.leads else Silent(),
             clock=clock,
             post=self._post,
             is_published=first is None,
@@ -112,24 +115,54 @@ class LearnerDuty:
         self._tries = (-1, 0)
         # A number in the name keeps the versions of an earlier life apart.
         self._run = f"{run_dir}#{outbox.epoch}"
-        self._sender = Sender(self._run, ways, clock=clock)
+        host = peers.index
+        self._sender = Sender(self._run, ways, host=host, clock=clock)
         # The sender of what is frozen keeps its objects alive for samplers to come.
-        self._frozen_sender = Sender(self._run, ways, label="frozen", clock=clock)
+        self._frozen_sender = Sender(
+            self._run, ways, label="frozen", host=host, clock=clock
+        )
         self._send(self._published, version, is_first=True)
 
-    def _restore(self) -> Any:
+    def _open(self, run_dir: str, step: int | None) -> Vault:
+        checkpoints = RunDir(pathlib.Path(run_dir)).checkpoints
+        kept = self._train.store.checkpoints_kept
+        vault = Vault(
+            checkpoints,
+            kept,
+            resume=step is not None,
+            on_failed=lambda error: self._fail(ThreadFailed("checkpoint", error)),
+        )
+        if vault.step != step:
+            raise StoreError(
+                f"checkpoint {step} must be readable where the learner runs, got "
+                f"{vault.step!r} in {checkpoints}"
+            )
+        return vault
+
+    def _restore(self, *, is_resumed: bool) -> Any:
         """The round's weights where they are no more the learner's."""
-        saved = self._vault.restore(self._learner)
-        if saved is not None:
-            return saved.published
+        if self._peers.is_alone:
+            assert self._vault is not None
+            saved = self._vault.restore(self._learner)
+            published = None if saved is None else saved.published
+        else:
+            published = restore(
+                self._exchange, self._vault, self._learner, is_resumed=is_resumed
+            )
+        if is_resumed:
+            return published
         if self._train.warm_up.updates:
             warm_up_policy(
                 self._train,
                 open_inputs(self._train).source,
                 self._learner,
-                say=lambda text: self._outbox.post("say", text),
+                say=self._say,
             )
         return None
+
+    def _say(self, text: str) -> None:
+        if self._peers.leads:
+            self._outbox.post("say", text)
 
     # Commands, in order on the learner's thread.
 
@@ -159,7 +192,8 @@ class LearnerDuty:
 
     def rest(self) -> None:
         """Say when all that was asked is done."""
-        self._worker.thread.do(self._outbox.post, "done", "rest")
+        if self._peers.leads:
+            self._worker.thread.do(self._outbox.post, "done", "rest")
 
     def add(self, num_trained: int, names: Sequence[str], refs: Sequence[Any]) -> None:
         """Take in the gradient sums of a helper."""
@@ -191,6 +225,11 @@ class LearnerDuty:
     def _offer(
         self, offer: Offer, still: Offer | None, version: int, start_s: float
     ) -> None:
+        """Offer a version, and what is frozen; the first host has all hosts' shards."""
+        offer = self._merged(offer)
+        still = None if still is None else self._merged(still)
+        if not self._peers.leads:
+            return
         trained, refs = offers.plain(offer)
         num, frozen = len(refs), None
         if still is not None:
@@ -210,17 +249,30 @@ class LearnerDuty:
         if offer is not None:
             self._offer(offer, still, version, self._clock.now_s())
 
+    def _merged(self, offer: Offer) -> Offer:
+        if self._peers.is_alone:
+            return offer
+        others = self._exchange.collect("offer", *offers.plain(offer))
+        if others is None:
+            return offer
+        return merge([offer, *(offers.read(value, refs) for value, refs in others)])
+
     def _save(self, updates: int, record: dict[str, Any], is_final: bool) -> None:
         def durable(updates: int) -> None:
             now_s = self._clock.now_s()
             self._post(CheckpointDurable(now_s=now_s, updates=updates))
 
         def write(state: Any) -> None:
-            is_published = self._worker.is_published
+            tree = {"learner": state}
+            if not self._worker.is_published:
+                tree["published"] = self._published
+            whole = self._exchange.gather("state", tree)
+            if self._vault is None:
+                return
             self._vault.save(
                 updates,
-                state,
-                published=None if is_published else self._published,
+                whole["learner"],
+                published=whole.get("published"),
                 record=record,
                 wait=is_final,
                 on_durable=durable,
@@ -229,8 +281,11 @@ class LearnerDuty:
         self._worker.save(write)
 
     def _export(self, path: pathlib.Path) -> None:
+        params = self._exchange.gather("policy", self._learner.params)
+        if not self._peers.leads:
+            return
         tokenizer = open_inputs(self._train).tokenizer
-        export_policy(self._train, self._learner.params, tokenizer, path)
+        export_policy(self._train, params, tokenizer, path)
         self._outbox.post("done", "export")
 
     def _post(self, event: Event | ThreadFailed) -> None:
@@ -241,10 +296,48 @@ class LearnerDuty:
         if isinstance(event, UpdateStepped):
             metrics = self._worker.metrics.pop(event.update)
             advantages = self._worker.advantages.pop(event.update)
+            # Whole on every device, so the hosts must agree to the last bit.
+            self._exchange.trace.add(wire.to_bytes([event.update, metrics]))
+            if not self._peers.leads:
+                return
             rows = [[*group, row] for group, row in advantages.items()]
             self._outbox.post("stepped", plain, metrics, rows)
-        else:
+        elif self._peers.leads:
             self._outbox.post("event", name, plain)
+
+
+def restore(
+    exchange: Exchange, vault: Vault | None, learner: Learner, *, is_resumed: bool
+) -> Any:
+    """Load the first host's checkpoint into the learner of a slice.
+
+    Args:
+      exchange: between its hosts.
+      vault: on the first.
+      learner: takes its arrays.
+      is_resumed: whether there is a checkpoint.
+
+    Returns:
+      The samplers' weights where they differ from the learner's, on its devices.
+
+    Raises:
+      StoreError: it can't be read, or belongs to adapters over other weights.
+    """
+    # A program over all hosts.
+    base = base_of(learner)
+    if vault is not None:
+        vault.check(base)
+    if not is_resumed:
+        return None
+    state, params = learner.abstract_state(), learner.abstract_params()
+    arrays: dict[str, Any] = {}
+    if vault is not None:
+        arrays = vault.read(on_host(state), on_host(params))
+    has_published = exchange.share("published", "published" in arrays)
+    learner.load_state(exchange.spread("state", arrays.get("learner"), state))
+    if not has_published:
+        return None
+    return exchange.spread("policy", arrays.get("published"), params)
 
 
 def fetch(groups: Any, refs: Sequence[Any]) -> list[Group]:

@@ -307,7 +307,7 @@ class Roster:
             if not self.is_open:
                 return
             hands = self.hands()
-            used = {hand.place.node for hand in hands}
+            used = {node for hand in hands for node in hand.place.nodes}
             names = {hand.name for hand in hands}
             for place in self._head.free_places(used, len(hands) - 1):
                 index = next(i for i in range(1, 1 << 20) if _sampler(i) not in names)

@@ -1,14 +1,12 @@
-"""Sampling in a worker process: engine, loop, and the reward pool of this host."""
+"""Sampling in a worker process: engine, loop, and the reward pool of this host.
+
+In a slice of several hosts this is the first; the others are `SamplerFollower`s.
+"""
 
 import collections
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
-from jigsaw_jax import mesh as meshes
 from jigsaw_jax.records import (
     AdmitSample,
     CancelSample,
@@ -22,20 +20,17 @@ from jigsaw_jax.records import (
 )
 from jigsaw_jax.reward.pool import RewardPool
 from jigsaw_jax.runtime import wire
-from jigsaw_jax.runtime.build import build_engine
 from jigsaw_jax.runtime.clock import Clock
-from jigsaw_jax.runtime.cluster import carriers, offers
 from jigsaw_jax.runtime.cluster.outbox import Lanes, Outbox
+from jigsaw_jax.runtime.cluster.rig import Rig
+from jigsaw_jax.runtime.cluster.sampler_follower import fetch_key
 from jigsaw_jax.runtime.compilations import CompilationCounter
-from jigsaw_jax.runtime.devices import prepare_devices
 from jigsaw_jax.runtime.evaluation import completion_text
-from jigsaw_jax.runtime.inputs import open_tokens
-from jigsaw_jax.runtime.publisher import Publisher
 from jigsaw_jax.runtime.sampler import SamplerWorker
+from jigsaw_jax.runtime.slice.loops import LeadLoop, Replay
+from jigsaw_jax.runtime.slice.peers import Peers
 from jigsaw_jax.runtime.threads import ThreadFailed, Turns
-from jigsaw_jax.runtime.weights import Offer, Receiver, StaleError, WeightError
-from jigsaw_jax.sample.loop import SampleLoop, SampleRequest
-from jigsaw_jax.sample.warm_up import warm_up
+from jigsaw_jax.sample.loop import SampleRequest
 from jigsaw_jax.settings import Train
 
 
@@ -47,12 +42,10 @@ class SamplerDuty:
     Args:
       train: the run.
       name: of the worker.
+      peers: its hosts; this is the first.
       outbox: takes messages.
       clock: of this process.
       fail: takes what a thread died of.
-
-    Attributes:
-      version: of the weights that were loaded last.
     """
 
     def __init__(
@@ -60,105 +53,93 @@ class SamplerDuty:
         train: Train,
         name: str,
         *,
+        peers: Peers,
         outbox: Outbox,
         clock: Clock,
         fail: Callable[[ThreadFailed], None],
     ) -> None:
-        own = dataclasses.replace(train.mesh, data=1, fsdp=1, tensor=1, shared=True)
-        prepare_devices(own)
         self._train = train
         self._name = name
+        self._peers = peers
         self._outbox = outbox
         self._clock = clock
         self._fail = fail
-        self._tokenizer = open_tokens(train)
-        mesh = meshes.sampler_mesh(own, jax.devices())
-        self._engine, self._channel = build_engine(train, self._tokenizer, mesh)
+        self._rig = Rig(train, name, peers, clock)
         self._pool = RewardPool(
             train.reward, on_failed=lambda error: fail(ThreadFailed("reward", error))
         )
         self._prompts: dict[tuple[SampleId, int], Prompt] = {}
         self._finished: dict[tuple[SampleId, int], Sample] = {}
         self._worker: SamplerWorker | None = None
-        self._publisher: Publisher | None = None
-        self._wanted = offers.wanted(train.decoder, mesh)
-        self._run = ""
-        number = int(name.removeprefix("sampler-"))
-        self._ways = carriers.make(train.cluster, clock=clock, receiver=number)
-        self._receiver = self._receive(self._wanted[0])
-        self._params: Any = None
-        self._frozen: Any = {}
-        self.version = -1
-        self._warm_up()
         counter, pool = CompilationCounter(), self._pool
         outbox.facts = lambda: {
             "compilations": counter.count,
             "timeouts": pool.timeouts,
         }
 
-    def _warm_up(self) -> None:
-        """Compile with weights of zero, while the learner makes the real ones."""
-        trained, frozen = offers.shapes(self._train.decoder)
-        zeros = jax.tree.map(
-            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), {**frozen, **trained}
-        )
-        params = self._engine.load_params(zeros)
-        warm_up(self._engine, params, multi_turn=self._train.pipeline.early_stop)
-
     # Weights.
+
+    @property
+    def version(self) -> int:
+        """Of the weights that were fetched last."""
+        return self._rig.version
+
+    def weights(self) -> Any:
+        """All weights of the version that was fetched last."""
+        return self._rig.weights()
 
     def load(self, message: Any, refs: Sequence[Any]) -> None:
         """Fetch a version, place it, and swap it in between two decode steps.
 
-        What does not arrive changes nothing; the controller then has it sent again.
+        What does not arrive, on every host of the slice, changes nothing; the
+        controller then has it sent again.
 
         Args:
           message: version, run, the offer of what trains, how many objects it names,
             and the offer of what is frozen.
           refs: objects that the offers name.
         """
-        version, run, trained, num, frozen = wire.read_list(message, 5)
-        if run != self._run:
-            # Another life of the learner may count its versions anew.
-            self._run = run
-            self._receiver = self._receive(self._wanted[0])
-        try:
-            params = self._fetch(self._receiver, offers.read(trained, refs[:num]))
-            if self._publisher is None:
-                receiver = self._receive(self._wanted[1])
-                self._frozen = self._fetch(receiver, offers.read(frozen, refs[num:]))
-        except StaleError:
+        version = message[0]
+        is_new, reason = self._rig.fetch(message, refs)
+        if not self._peers.is_alone:
+            reason = self._missing(version, reason)
+        if reason is not None:
+            self._outbox.post("unloaded", version, reason)
+        elif self._worker is None:
+            self._begin(version)
             self._loaded(version, 0.0, self._clock.now_s())
-            return
-        except WeightError as error:
-            self._outbox.post("unloaded", version, str(error))
-            return
-        self._params = params
-        self.version = version
-        if self._publisher is None:
-            self._publisher = Publisher(
-                self._channel, self._engine, self._clock, frozen=self._frozen
+        elif not self._peers.is_alone:
+            self._worker.thread.do(
+                self._worker.set_params,
+                self._rig.num_fetches,
+                version,
+                lambda: self._loaded(version, 0.0, self._clock.now_s()),
             )
-            self._begin(SampleLoop(self._engine, self._publisher.load(params), version))
+        elif is_new:
+            self._rig.publisher.publish(
+                self._rig.trained, version, sampler=self._worker, report=self._loaded
+            )
+        else:
             self._loaded(version, 0.0, self._clock.now_s())
-            return
-        assert self._worker is not None
-        self._publisher.publish(
-            params, version, sampler=self._worker, report=self._loaded
-        )
 
-    def _receive(self, wanted: Any) -> Receiver:
-        return Receiver(self._run, wanted, self._ways, clock=self._clock)
+    def _missing(self, version: int, reason: str | None) -> str | None:
+        """Why a host of the slice doesn't have a version; None where all of them do."""
+        found = [(reason, self._rig.version)]
+        for values, _ in self._peers.gather(fetch_key(self._rig)):
+            found.append((values[0], values[1]))
+        for host, (reason, theirs) in enumerate(found):
+            if reason is not None or theirs != version:
+                reason = reason or f"version must be {version}, got {theirs}"
+                return f"host {host}: {reason}"
+        return None
 
-    def _fetch(self, receiver: Receiver, offer: Offer) -> Any:
-        within_s = self._train.cluster.carrier_s
-        return receiver.receive(offer, carrier_s=within_s, within_s=within_s)
-
-    def weights(self) -> Any:
-        """All weights of the version that was loaded last."""
-        return {**self._frozen, **self._params}
-
-    def _begin(self, loop: SampleLoop) -> None:
+    def _begin(self, version: int) -> None:
+        rig, peers = self._rig, self._peers
+        if peers.is_alone:
+            loop = rig.begin(rig.num_fetches, version)
+        else:
+            replay = Replay(rig.begin, rig.load)
+            loop = LeadLoop(peers, replay, rig.num_fetches, version)
         self._worker = SamplerWorker(
             self._train,
             loop,
@@ -246,5 +227,5 @@ class SamplerDuty:
                 "score", wire.plain(event.id), event.attempt, plain, epoch=epoch
             )
 
-        text = completion_text(self._tokenizer, sample)
+        text = completion_text(self._rig.tokenizer, sample)
         self._pool.submit(prompt, text, receive)

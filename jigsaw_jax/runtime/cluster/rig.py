@@ -1,0 +1,145 @@
+"""A sampler's engine on one host, and the versions that it has fetched.
+
+    offer -> fetch (beside decoding) -> load (between two steps, or beside) -> decode
+
+In a slice of several hosts each fetches for itself. Placing starts programs over all of
+them, so that is done in the order of the slice's log.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jigsaw_jax import mesh as meshes
+from jigsaw_jax.data.tokenizer import Tokenizer
+from jigsaw_jax.runtime import wire
+from jigsaw_jax.runtime.build import build_engine
+from jigsaw_jax.runtime.clock import Clock
+from jigsaw_jax.runtime.cluster import carriers, offers
+from jigsaw_jax.runtime.devices import prepare_devices
+from jigsaw_jax.runtime.inputs import open_tokens
+from jigsaw_jax.runtime.publisher import Publisher
+from jigsaw_jax.runtime.slice.join import check_joined
+from jigsaw_jax.runtime.slice.peers import Peers
+from jigsaw_jax.runtime.weights import Offer, Receiver, StaleError, WeightError
+from jigsaw_jax.sample.loop import SampleLoop
+from jigsaw_jax.sample.warm_up import warm_up
+from jigsaw_jax.settings import Train
+
+
+class Rig:
+    """Builds and warms the engine at once.
+
+    Fetches are counted, so that hosts which are at other places of the log mean the
+    same weights by a number.
+
+    Args:
+      train: the run.
+      name: of the worker.
+      peers: this host's slice, which is one job by now.
+      clock: of this process.
+
+    Attributes:
+      tokenizer: of the run.
+      version: of the weights that were fetched last; -1 before the first.
+      num_fetches: that were tried.
+      publisher: places weights; only once a loop has begun.
+    """
+
+    publisher: Publisher
+
+    def __init__(self, train: Train, name: str, peers: Peers, clock: Clock) -> None:
+        own = dataclasses.replace(train.mesh, data=1, fsdp=1, tensor=1, shared=True)
+        prepare_devices(own, num_hosts=peers.num_hosts)
+        check_joined(peers)
+        self._train = train
+        self._clock = clock
+        self.tokenizer: Tokenizer = open_tokens(train)
+        devices = meshes.host_devices(own.sampler_devices)
+        mesh = meshes.sampler_mesh(own, devices)
+        self._engine, self._channel = build_engine(train, self.tokenizer, mesh)
+        self._wanted = offers.wanted(train.decoder, mesh)
+        self._run = ""
+        number = int(name.removeprefix("sampler-"))
+        self._ways = carriers.make(train.cluster, clock=clock, receiver=number)
+        self._receiver = self._receive(self._wanted[0])
+        self._params: Any = None
+        self._frozen: Any = None
+        self._fetched: dict[int, Any] = {}
+        self.version = -1
+        self.num_fetches = 0
+        self._warm_up()
+
+    def _warm_up(self) -> None:
+        """Compile with weights of zero, while the learner makes the real ones."""
+        trained, frozen = offers.shapes(self._train.decoder)
+        zeros = jax.tree.map(
+            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), {**frozen, **trained}
+        )
+        params = self._engine.load_params(zeros)
+        warm_up(self._engine, params, multi_turn=self._train.pipeline.early_stop)
+
+    def fetch(self, message: Any, refs: Sequence[Any]) -> tuple[bool, str | None]:
+        """Fetch a version onto this host's devices; what fails changes nothing.
+
+        Args:
+          message: version, run, the offer of what trains, how many objects it names,
+            and the offer of what is frozen.
+          refs: objects that the offers name.
+
+        Returns:
+          Whether it is new here, and why it did not arrive, where it didn't.
+        """
+        version, run, trained, num, frozen = wire.read_list(message, 5)
+        self.num_fetches += 1
+        is_new = False
+        if run != self._run:
+            # Another life of the learner may count its versions anew.
+            self._run = run
+            self._receiver = self._receive(self._wanted[0])
+        try:
+            with contextlib.suppress(StaleError):
+                offer = offers.read(trained, refs[:num])
+                self._params = self._fetch(self._receiver, offer)
+                self.version, is_new = version, True
+            if self._frozen is None:
+                receiver = self._receive(self._wanted[1])
+                self._frozen = self._fetch(receiver, offers.read(frozen, refs[num:]))
+        except WeightError as error:
+            return False, str(error)
+        self._fetched[self.num_fetches] = self._params
+        return is_new, None
+
+    def _receive(self, wanted: Any) -> Receiver:
+        return Receiver(self._run, wanted, self._ways, clock=self._clock)
+
+    def _fetch(self, receiver: Receiver, offer: Offer) -> Any:
+        within_s = self._train.cluster.carrier_s
+        return receiver.receive(offer, carrier_s=within_s, within_s=within_s)
+
+    def begin(self, fetch: int, version: int) -> SampleLoop:
+        """A loop with the weights of a fetch."""
+        self.publisher = Publisher(
+            self._channel, self._engine, self._clock, frozen=self._frozen
+        )
+        return SampleLoop(self._engine, self.load(fetch), version)
+
+    def load(self, fetch: int) -> Any:
+        """The weights of a fetch as the engine decodes with them; no older one then."""
+        params = self._fetched[fetch]
+        for number in [number for number in self._fetched if number < fetch]:
+            del self._fetched[number]
+        return self.publisher.load(params)
+
+    @property
+    def trained(self) -> Any:
+        """What trains of the version that was fetched last."""
+        return self._params
+
+    def weights(self) -> Any:
+        """All weights of the version that was fetched last."""
+        return {**self._frozen, **self._params}

@@ -1,0 +1,70 @@
+"""Hosts of a Ray cluster as slices, from rows as `ray.nodes` has them."""
+
+import pytest
+
+from jigsaw_jax.runtime.cluster.slices import SliceError, check_slice, slices
+from jigsaw_jax.settings import Cluster, Mesh
+
+
+def node(name, alive=True, labels=(), resources=()):
+    return {
+        "NodeID": name,
+        "Alive": alive,
+        "Labels": dict(labels),
+        "Resources": {"CPU": 8.0, **dict(resources)},
+    }
+
+
+def of_slice(name, slice_name, number, hosts):
+    named = {f"jigsaw_slice:{slice_name}": float(hosts), "jigsaw_host": float(number)}
+    return node(name, resources=named)
+
+
+def test_hosts_that_name_no_slice_are_one_each_and_this_one_is_first():
+    nodes = [node("a"), node("c"), node("b"), node("d", alive=False)]
+    assert slices(nodes, "c") == [("c",), ("a",), ("b",)]
+
+
+def test_hosts_of_a_slice_come_as_its_tpus_count_them():
+    nodes = [
+        of_slice("a", "s", 2, 2),
+        of_slice("b", "l", 2, 2),
+        of_slice("c", "l", 1, 2),
+        of_slice("d", "s", 1, 2),
+    ]
+    assert slices(nodes, "b") == [("c", "b"), ("d", "a")]
+
+
+def test_a_slice_counts_once_it_is_whole():
+    nodes = [node("h"), of_slice("a", "s", 1, 3), of_slice("b", "s", 2, 3)]
+    assert slices(nodes, "h") == [("h",)]
+    nodes.append(of_slice("c", "s", 3, 3))
+    assert slices(nodes, "h") == [("h",), ("a", "b", "c")]
+
+
+def test_ray_s_own_labels_name_slices_where_we_don_t():
+    def labelled(name, number):
+        labels = {"ray.io/tpu-slice-name": "s", "ray.io/tpu-worker-id": str(number)}
+        return node(name, labels=labels)
+
+    found = slices([labelled("a", 1), labelled("b", 0), node("h")], "h")
+    assert found == [("h",), ("b", "a")]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "cluster", "mesh", "rule"),
+    [
+        (2, Cluster(sampler_hosts=1), Mesh(sampler_tensor=2), "sampler_hosts must be"),
+        (2, Cluster(), Mesh(sampler_tensor=3, shared=True), "multiple of 2 sampler"),
+        (2, Cluster(role_switch_after=1), Mesh(sampler_tensor=2), "must be 0 with"),
+    ],
+)
+def test_a_slice_that_does_not_fit_the_run_is_refused(hosts, cluster, mesh, rule):
+    with pytest.raises(SliceError, match=rule):
+        check_slice("sampler", hosts, cluster, mesh)
+
+
+def test_a_slice_that_fits_is_taken_as_it_is():
+    mesh = Mesh(fsdp=4, sampler_tensor=2)
+    check_slice("learner", 4, Cluster(), mesh)
+    check_slice("sampler", 2, Cluster(sampler_hosts=2), mesh)

@@ -158,6 +158,7 @@ def test_a_run_is_started_once_stopped_and_copied(host):
     }
 
 
+@pytest.mark.slow
 def test_a_new_host_goes_on_from_the_bucket_and_never_empties_it(host):
     kept = host.home / "bucket" / "b" / "demo"
     (kept / "checkpoints" / "step-9").mkdir(parents=True)

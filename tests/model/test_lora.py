@@ -107,6 +107,7 @@ def test_merging_by_hand():
     assert norm is params["layers"]["001"]["mlp_norm"]
 
 
+@pytest.mark.slow
 def test_values_do_not_depend_on_whether_layers_are_scanned():
     unrolled = DECODERS["llama"]
     scanned = dataclasses.replace(unrolled, scan_layers=True)

@@ -77,6 +77,7 @@ def _is_gone(pid):
         return True
 
 
+@pytest.mark.slow
 def test_a_hang_is_killed_and_counted_while_others_go_on(open_pool):
     inbox = open_pool(
         weights={"format": 1.0}, format_pattern=FORMAT, processes=2, timeout_s=2.0
@@ -144,6 +145,7 @@ def test_a_worker_killed_twice_at_one_score_is_a_crash_and_is_replaced(open_pool
     assert (inbox.pool.timeouts, inbox.pool.crashes) == (0, 1)
 
 
+@pytest.mark.slow
 def test_a_worker_killed_once_costs_no_score(open_pool):
     inbox = open_pool(
         weights={"format": 1.0}, format_pattern=FORMAT, processes=1, timeout_s=30.0

@@ -234,6 +234,7 @@ def test_a_slot_moves_from_slots_to_pages_bit_for_bit():
     assert result.logprobs_TB[:, 0].tolist() + found[3][1] == whole[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cache", [pytest.param("slots", marks=pytest.mark.slow), "pages"]
 )

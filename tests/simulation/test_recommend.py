@@ -42,6 +42,7 @@ def test_the_best_is_the_best_of_all_that_fit(found):
     assert found.runner_up.candidate.split != found.ranked[0].candidate.split
 
 
+@pytest.mark.slow
 def test_every_candidate_fits_in_memory_and_in_the_chips(found):
     assert found.considered > found.fitting
     for one in found.ranked:

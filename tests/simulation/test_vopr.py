@@ -128,11 +128,13 @@ def test_a_queue_that_is_stuck_is_caught(monkeypatch):
     assert first_violation()
 
 
+@pytest.mark.slow
 def test_samples_beyond_the_adaptive_limit_are_caught(monkeypatch):
     monkeypatch.setattr(FrontierAdaptive, "choose", Fifo.choose)
     assert first_violation().startswith("frontier")
 
 
+@pytest.mark.slow
 def test_an_adaptive_frontier_that_keeps_slots_free_is_caught(monkeypatch):
     def choose(self, requests):
         limit = self.gap.limit - 1

@@ -56,6 +56,7 @@ def test_rows_and_micro_batches_do_not_matter(name, changes):
     assert_near(whole, update_once(run(objective, **changes), [groups]))
 
 
+@pytest.mark.slow
 @EVERY_OBJECTIVE
 def test_eight_devices_give_the_update_of_one(name):
     mesh = Mesh(data=2, fsdp=2, tensor=2, shared=True)

@@ -194,6 +194,7 @@ def test_mismatch_is_measured_between_equal_versions_only():
     assert "mismatch/weight_mean" not in learner.step(1)
 
 
+@pytest.mark.slow
 def test_a_recomputed_old_policy_is_that_of_the_round():
     train = run(OBJECTIVES["recompute"])
     learner = fresh_learner(train)
@@ -256,6 +257,7 @@ def test_the_learning_rate_follows_updates_whatever_is_accumulated():
 PAIRS = [((1, 2, 3), (4, 5, 0)), ((6,), (7, 0)), ((1, 2), (9, 9, 9, 0))]
 
 
+@pytest.mark.slow
 def test_warm_up_is_the_mean_negative_log_likelihood_of_solutions():
     train = run()
     learner = fresh_learner(train)

@@ -99,6 +99,7 @@ def test_the_base_and_the_reference_take_no_second_copy():
     assert pointers(learner.frozen) == pointers(frozen)
 
 
+@pytest.mark.slow
 def test_the_first_reference_is_the_base_with_adapters_off():
     learner = make_learner(run(OBJECTIVES["kl_loss"], decoder=ADAPTED), is_first=True)
     learner.accumulate(make_groups(), 0)

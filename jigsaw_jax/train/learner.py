@@ -175,6 +175,15 @@ class Learner:
         self.frozen = meshes.place(frozen, self._programs.frozen_sharding)
         self.begin_round(version)
 
+    def borrow(self, params: Params) -> None:
+        """Go on in the round with the weights of another learner that has stepped.
+
+        Args:
+          params: what that learner's `export_params` returned, on any devices.
+        """
+        self._params = meshes.place(params, self._programs.params_sharding)
+        self._is_fresh = False
+
     def take_sums(self) -> tuple[dict[str, Any], int]:
         """Take away what was summed since the last step.
 

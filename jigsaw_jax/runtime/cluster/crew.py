@@ -78,7 +78,8 @@ class ClusterCrew:
         self._pool = RewardPool(train.reward, on_failed=roster.fail)
         self._register = Register()
         self._guests = Guests(roster)
-        self._shares = Shares()
+        per_round = train.pipeline.groups_per_round // train.pipeline.groups_per_update
+        self._shares = Shares(per_round, self._hand_out)
         self._ears = Ears(
             roster,
             register=self._register,
@@ -228,14 +229,27 @@ class ClusterCrew:
     def accumulate(self, groups: Sequence[Group], update: int) -> None:
         """Tell the learner, and a helper if there is one, where whole groups lie."""
         with self._roster.lock:
-            # Samplers have the weights of a round's first update, and of no other.
-            is_first = update == self.pipeline.version_updates
-            helper = self._roster.helper() if is_first else None
-            own, helped = self._shares.hand(groups, has_helper=helper is not None)
-            if own:
-                _hand_over(self._roster.learner, own, update)
-            if helper is not None and helped:
-                _hand_over(helper, helped, update)
+            self._shares.held = groups, update
+            self._hand_out()
+
+    def _hand_out(self) -> None:
+        """Share out the hand-off that is held, once it is known between whom."""
+        if self._shares.held is None:
+            return
+        groups, update = self._shares.held
+        helper = self._roster.helper()
+        # As a sampler it was sent the weights of a round's first update.
+        is_first = update == self.pipeline.version_updates
+        if helper and not is_first and self._shares.lent != (helper.worker, update):
+            if self._shares.lending == update:
+                return
+            helper = None
+        self._shares.held = None
+        own, helped = self._shares.hand(groups, has_helper=helper is not None)
+        if own:
+            _hand_over(self._roster.learner, own, update)
+        if helper is not None and helped:
+            _hand_over(helper, helped, update)
 
     def step(self, effect: records.StepUpdate) -> None:
         """Step the optimizer, once the sums of a helper are in."""
@@ -372,6 +386,8 @@ class ClusterCrew:
             step = self._shares.take_step()
             if step is not None:
                 self._roster.learner.command("step", wire.plain(step))
+        if hand.role == "help":
+            self._shares.arrived(None)
 
     def _sampler_joined(self, hand: Hand) -> None:
         del hand

@@ -278,6 +278,13 @@ class Desk:
         del refs
         self._helper.hand_in(wire.read(int, values[0]))
 
+    def _lend(self, values: list[Any], refs: list[Any]) -> None:
+        del refs
+        self._learner.lend(wire.read(int, values[0]))
+
+    def _borrow(self, values: list[Any], refs: list[Any]) -> None:
+        self._helper.borrow(values[0], refs)
+
     def _add(self, values: list[Any], refs: list[Any]) -> None:
         num_trained, names = values
         self._learner.add(wire.read(int, num_trained), names, refs)
@@ -320,6 +327,8 @@ _COMMANDS: dict[str, Command] = {
     "guest": Desk._guest,
     "accumulate": Desk._accumulate,
     "hand_in": Desk._hand_in,
+    "lend": Desk._lend,
+    "borrow": Desk._borrow,
     "add": Desk._add,
     "step": Desk._step,
     "publish": Desk._publish,

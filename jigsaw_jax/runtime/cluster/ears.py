@@ -1,7 +1,7 @@
 """What the workers say, each message to whom it concerns; on the fleet's thread.
 
 event, stepped, finished -> control loop      weights, loaded -> roster
-score -> who asked for it                     sums -> learner's step
+score -> who asked for it                     sums -> learner's step, lent -> helper
 interval -> event log and busy times          guest, done -> who waits for them
 """
 
@@ -120,6 +120,16 @@ class Ears:
         self._roster.learner.command("add", num_trained, names, refs=refs)
         self._roster.learner.command("step", wire.plain(step))
 
+    def _hear_lent(self, hand: Hand, values: list[Any], beside: Any) -> None:
+        del hand
+        update, names, first, num = values
+        helper = self._roster.helper()
+        if helper is not None:
+            refs = ray.get(beside[1])[first : first + num]
+            helper.command("borrow", names, refs=refs)
+        to = None if helper is None else (helper.worker, wire.read(int, update))
+        self._shares.arrived(to)
+
     def _hear_stepped(self, hand: Hand, values: list[Any], beside: Any) -> None:
         del beside
         event = _event(_STEPPED, values[0], hand)
@@ -130,6 +140,9 @@ class Ears:
         }
         self.is_published = False
         self._roster.progressed()
+        if self._shares.goes_on(event.update) and self._roster.helper() is not None:
+            self._shares.lending = event.update + 1
+            self._roster.learner.command("lend", self._shares.lending)
         self._post(event)
 
     def _hear_finished(self, hand: Hand, values: list[Any], beside: Any) -> None:
@@ -249,6 +262,7 @@ _HEARD: dict[str, Reader] = {
     "unloaded": Ears._hear_unloaded,
     "loaded": Ears._hear_loaded,
     "sums": Ears._hear_sums,
+    "lent": Ears._hear_lent,
     "say": Ears._hear_say,
     "done": Ears._hear_done,
     "failed": Ears._hear_failed,

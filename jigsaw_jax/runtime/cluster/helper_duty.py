@@ -7,13 +7,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from ray.exceptions import RayError
 
 from jigsaw_jax import mesh as meshes
 from jigsaw_jax.records import Event
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import leaves, offers
-from jigsaw_jax.runtime.cluster.learner_duty import fetch
+from jigsaw_jax.runtime.cluster.learner_duty import PayloadLostError, fetch
 from jigsaw_jax.runtime.cluster.outbox import Lanes, Outbox
 from jigsaw_jax.runtime.learner import LearnerWorker
 from jigsaw_jax.runtime.threads import ThreadFailed, Turns
@@ -22,7 +23,7 @@ from jigsaw_jax.train.learner import Learner
 
 
 class HelperDuty:
-    """Sums gradients under the weights that the sampler has; takes no step itself.
+    """Sums gradients under the learner's weights; takes no step itself.
 
     Args:
       train: the run.
@@ -72,6 +73,10 @@ class HelperDuty:
         """Go by a version's weights, all of them."""
         self._worker.thread.do(self._learner.follow, params, version)
 
+    def borrow(self, names: Sequence[str], refs: Sequence[Any]) -> None:
+        """Go by the learner's weights behind a step within the round."""
+        self._worker.thread.do(self._borrow, names, refs)
+
     def accumulate(self, update: int, groups: Any, refs: Sequence[Any]) -> None:
         """Fetch completions and add their gradient sums."""
         self._worker.thread.do(self._accumulate, update, groups, refs)
@@ -79,6 +84,13 @@ class HelperDuty:
     def hand_in(self, update: int) -> None:
         """Send the sums of an update, and begin anew."""
         self._worker.thread.do(self._hand_in, update)
+
+    def _borrow(self, names: Sequence[str], refs: Sequence[Any]) -> None:
+        try:
+            params = leaves.get(names, refs, self._learner.abstract_params())
+        except RayError as error:
+            raise PayloadLostError(str(error).split("\n")[0]) from error
+        self._learner.borrow(params)
 
     def _accumulate(self, update: int, groups: Any, refs: Sequence[Any]) -> None:
         self._worker.accumulate(fetch(groups, refs), update)

@@ -113,6 +113,7 @@ class LearnerDuty:
         self._worker.thread.start()
         ways = carriers.make(train.cluster, clock=clock)
         self._tries = (-1, 0)
+        self._lent: list[Any] = []
         # A number in the name keeps the versions of an earlier life apart.
         self._run = f"{run_dir}#{outbox.epoch}"
         host = peers.index
@@ -199,6 +200,10 @@ class LearnerDuty:
         """Take in the gradient sums of a helper."""
         self._worker.thread.do(self._add, num_trained, names, refs)
 
+    def lend(self, update: int) -> None:
+        """Give a helper the weights that `update` is computed with."""
+        self._worker.thread.do(self._lend, update)
+
     # On the learner's thread.
 
     def _accumulate(self, update: int, groups: Any, refs: Sequence[Any]) -> None:
@@ -210,6 +215,10 @@ class LearnerDuty:
         except RayError as error:
             raise PayloadLostError(str(error).split("\n")[0]) from error
         self._learner.add_sums(sums, num)
+
+    def _lend(self, update: int) -> None:
+        names, self._lent = leaves.put(self._learner.export_params())
+        self._outbox.post("lent", update, names, refs=self._lent)
 
     def _send(self, params: Any, version: int, is_first: bool = False) -> None:
         start_s = self._clock.now_s()

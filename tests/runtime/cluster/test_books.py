@@ -220,6 +220,17 @@ def test_a_step_waits_for_the_sums_and_is_taken_once():
     assert shares.helped == []
 
 
+def test_weights_that_are_lent_let_a_held_hand_off_go():
+    handed_out = []
+    shares = Shares(3, lambda: handed_out.append(shares.lent))
+    assert [shares.goes_on(update) for update in range(6)] == [True, True, False] * 2
+    shares.lending = 4
+    shares.arrived(("sampler-0/1", 4))
+    shares.arrived(None)
+    assert handed_out == [("sampler-0/1", 4), None]
+    assert shares.lending == -1
+
+
 # Messages.
 
 

@@ -77,6 +77,11 @@ def test_sums_of_a_sampler_that_turned_to_gradients_count_as_the_learner_s_own(
         "sampler-0": "sample+train",
         "sampler-1": "sample",
     }
+    # In each update of the second round, the second of which has weights of its own.
+    lines = (folder / "helped/events.jsonl").read_text().splitlines()
+    summed = [e for e in map(json.loads, lines) if e.get("name") == "accumulate"]
+    helped = [event["update"] for event in summed if event.get("worker")]
+    assert helped == [2, 3]
     assert rollouts(folder / "helped") == rollouts(tmp_path)
     # Four Adam steps of 1e-2 on gradients that differ by their order of summation.
     assert_close(

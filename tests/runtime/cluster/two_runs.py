@@ -4,7 +4,7 @@ python -m tests.runtime.cluster.two_runs FOLDER
 
 FOLDER/one is `local:2`. FOLDER/two is `local:3`, of which a sampler is killed behind
 the first update and the learner behind the third. In FOLDER/helped, `local:3` too, a
-sampler takes gradients from the second round on.
+sampler takes gradients from the second round on, of two updates.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ def train_of():
 
 
 def helped_of(**cluster):
-    train = make_train(updates=4)
+    train = make_train(updates=4, size=2)
     return dataclasses.replace(
         train, cluster=settings.Cluster(heartbeat_s=20.0, **cluster)
     )

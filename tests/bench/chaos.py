@@ -118,6 +118,12 @@ class Run:
             argv, cwd=ROOT, stdout=self._log, stderr=self._log
         )
 
+    def interrupt(self) -> None:
+        """Ctrl-C, and time to end by itself."""
+        self.process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(SURVIVE_S)
+
     def updates(self) -> int:
         """Updates shown so far, those that were made again among them.
 
@@ -336,9 +342,7 @@ def run_alone(args: argparse.Namespace, folder: pathlib.Path) -> None:
     run = Run(here, folder, name="alone")
     try:
         run.wait_for(lambda: run.updates() >= num, 600.0 + 5.0 * num)
-        run.process.send_signal(signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            run.process.wait(SURVIVE_S)
+        run.interrupt()
     finally:
         run.process.kill()
         run.process.wait()
@@ -396,9 +400,7 @@ def bench(
         quiet_s = quiet(run)
         if quiet_s is not None:
             harm_often(run, chance, args.faults, folder, quiet_s)
-        run.process.send_signal(signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            run.process.wait(SURVIVE_S)
+        run.interrupt()
     finally:
         run.process.kill()
         run.process.wait()

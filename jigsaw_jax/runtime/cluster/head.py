@@ -92,7 +92,8 @@ class Head:
             # Workers would give way to every other process, by 15 steps of nice.
             # Ray reads the name in this very case.
             os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
-            # Ray would note every call for a dashboard that is not there.
+            # Ray would note every call for a dashboard that is not there; this name too
+            # is read in this very case.
             os.environ["RAY_task_events_report_interval_ms"] = "0"  # noqa: SIM112
         try:
             import ray

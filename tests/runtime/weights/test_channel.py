@@ -10,7 +10,6 @@ import pytest
 from jigsaw_jax import settings
 from jigsaw_jax.runtime.weights import MismatchError, Offer, cutting, merge
 from jigsaw_jax.runtime.weights import manifest as manifests
-
 from tests.runtime.weights import two_meshes as two
 
 

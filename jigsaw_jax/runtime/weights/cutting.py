@@ -62,10 +62,11 @@ class Version:
     def piece(self, cut: Cut) -> Piece:
         """The bytes of a box."""
         boxes = self.taken.boxes
-        return Piece(
-            cut.shape,
-            [(boxes[box].words[what], where) for box, what, where in cut.parts],
-        )
+        # The dots make a view of an array of no dims, too.
+        parts = [
+            (boxes[box].words[(*what, ...)], where) for box, what, where in cut.parts
+        ]
+        return Piece(cut.shape, parts)
 
     def batches(self) -> list[Sequence[Cut]]:
         """Neighbours together, up to `PAYLOAD_BYTES` or one larger box."""

@@ -1,6 +1,7 @@
 """The two processes of `tests.bench.weights`: a learner, and a sampler that decodes."""
 
 import dataclasses
+import gc
 import mmap
 import os
 import sys
@@ -242,6 +243,9 @@ class Decoding:
             # Compiled, and with steps to compare with.
             while len(self.ends_s) < USUAL_STEPS:
                 threading.Event().wait(0.05)
+            # As in every worker of a run.
+            gc.collect()
+            gc.freeze()
         else:
             self.thread.join()
             self.ends_s.clear()

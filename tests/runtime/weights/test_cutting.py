@@ -33,7 +33,7 @@ def split(array, *cuts):
 def test_boxes_are_put_together_from_parts_of_several_shards():
     array = np.arange(24, dtype=np.uint32).reshape(6, 4)
     version = cutting.cut(split(array, 2, 4), {"x": (3, 2)})
-    want = {
+    want: dict[manifests.Index, np.ndarray] = {
         ((a, a + 3), (b, b + 2)): array[a : a + 3, b : b + 2]
         for a in (0, 3)
         for b in (0, 2)

@@ -41,7 +41,7 @@ class Block:
             raise OSError("this system has no memory files")
         size = -(-num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
         self.file = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        weakref.finalize(self, os.close, self.file).atexit = False
+        weakref.finalize(self, os.close, self.file)
         # Memory that is short is an error here, and a signal later.
         os.posix_fallocate(self.file, 0, size)
         fcntl.fcntl(self.file, fcntl.F_ADD_SEALS, _SEALS)
@@ -94,7 +94,7 @@ class Blocks:
         except OSError:
             os.close(lease)
             raise
-        weakref.finalize(pages, os.close, lease).atexit = False
+        weakref.finalize(pages, os.close, lease)
         return pages
 
     def _map(self, path: str, inode: int) -> mmap.mmap:

@@ -139,7 +139,7 @@ class Learner:
     def boxes(self):
         """(place of the leaf, index, bytes) of all shards, as copied by `copy`."""
         boxes = snapshot.take(self.trees[0], 0, as_bf16=False).boxes
-        self.taken = [box.words.reshape(-1).view(np.uint8) for box in boxes]
+        self.taken = [box.data_u8 for box in boxes]
         self.whole = np.concatenate(self.taken)
         return [(box.leaf, box.index, box.words.nbytes) for box in boxes]
 

@@ -25,6 +25,11 @@ class Box:
     index: Index
     words: np.ndarray
 
+    @property
+    def data_u8(self) -> np.ndarray:
+        """Its bytes."""
+        return self.words.reshape(-1).view(np.uint8)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Snapshot:

@@ -9,19 +9,17 @@ import collections
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import ray
-
 from jigsaw_jax import records
 from jigsaw_jax.records import Event, GroupId, SampleId, Score
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.cluster.guests import Guests
 from jigsaw_jax.runtime.cluster.hand import Hand
 from jigsaw_jax.runtime.cluster.offers import Weights
-from jigsaw_jax.runtime.cluster.remote import Register, Remote
+from jigsaw_jax.runtime.cluster.places import Remote, Stock
+from jigsaw_jax.runtime.cluster.register import Register
 from jigsaw_jax.runtime.cluster.roster import Roster
 from jigsaw_jax.runtime.cluster.shares import Shares
 from jigsaw_jax.runtime.intervals import Intervals
-from jigsaw_jax.runtime.payloads import Payloads
 
 
 class Ears:
@@ -32,7 +30,7 @@ class Ears:
       register: of attempts.
       guests: requests that are not the pipeline's.
       shares: of the hand-off under way.
-      payloads: takes word of completions.
+      stock: takes word of completions.
       journal: the event log.
       post: takes events.
       say: tells the person who waits.
@@ -53,7 +51,7 @@ class Ears:
         register: Register,
         guests: Guests,
         shares: Shares,
-        payloads: Payloads,
+        stock: Stock,
         journal: Intervals,
         post: Callable[[Any], None],
         say: Callable[[str], None],
@@ -62,7 +60,7 @@ class Ears:
         self._register = register
         self._guests = guests
         self._shares = shares
-        self._payloads = payloads
+        self._stock = stock
         self._journal = journal
         self._post = post
         self._say = say
@@ -75,14 +73,16 @@ class Ears:
         self.sampler_busy: collections.deque[tuple[float, float, int]]
         self.sampler_busy = collections.deque()
 
-    def hear(self, hand: Hand, items: Sequence[Any], blob: Any, objects: Any) -> None:
+    def hear(
+        self, hand: Hand, items: Sequence[Any], body: bytes, named: Callable[[], Any]
+    ) -> None:
         """Take in a batch of a worker.
 
         Args:
           hand: who says it.
           items: kind and values of each message.
-          blob: reference to the completions beside them.
-          objects: reference to a list of references that they name.
+          body: completions of guests.
+          named: gets the objects that they name.
         """
         with self._roster.lock:
             self._roster.beat(hand)
@@ -90,7 +90,7 @@ class Ears:
                 reader = _HEARD.get(kind)
                 if reader is None:
                     raise wire.WireError(f"message must be known, got {kind!r}")
-                reader(self, hand, values, (blob, objects))
+                reader(self, hand, values, (body, named))
             self._roster.flush()
 
     def _hear_nothing(self, hand: Hand, values: list[Any], beside: Any) -> None:
@@ -116,7 +116,7 @@ class Ears:
         if step is None or step.update != update:
             self._register.ignore()
             return
-        refs = ray.get(beside[1])[first : first + num]
+        refs = beside[1]()[first : first + num]
         self._roster.learner.command("add", num_trained, names, refs=refs)
         self._roster.learner.command("step", wire.plain(step))
 
@@ -125,7 +125,7 @@ class Ears:
         update, names, first, num = values
         helper = self._roster.helper()
         if helper is not None:
-            refs = ray.get(beside[1])[first : first + num]
+            refs = beside[1]()[first : first + num]
             helper.command("borrow", names, refs=refs)
         to = None if helper is None else (helper.worker, wire.read(int, update))
         self._shares.arrived(to)
@@ -146,7 +146,9 @@ class Ears:
         self._post(event)
 
     def _hear_finished(self, hand: Hand, values: list[Any], beside: Any) -> None:
-        plain, is_truncated, offset, size = values
+        del beside
+        plain, is_truncated, number = values
+        held = self._stock.hold((hand.worker, wire.read(int, number)))
         event = _event(_FINISHED, plain, hand)
         known = self._register.from_worker(event.id, event.attempt, hand.worker)
         if known is None:
@@ -155,15 +157,13 @@ class Ears:
             self._register.ignore()
             return
         known.is_finished, known.is_paused = True, False
-        self._payloads.add_sample(
+        self._stock.payloads.add_sample(
             Remote(
                 id=event.id,
                 attempt=event.attempt,
                 num_sampled=event.num_tokens,
                 is_truncated=wire.read(bool, is_truncated),
-                blob=beside[0],
-                offset=wire.read(int, offset),
-                size=wire.read(int, size),
+                held=held,
             )
         )
         self._post(event)
@@ -184,7 +184,7 @@ class Ears:
     def _hear_guest(self, hand: Hand, values: list[Any], beside: Any) -> None:
         del hand
         offset, size = values
-        data = memoryview(ray.get(beside[0]))
+        data = memoryview(beside[0])
         self._guests.take(wire.read_sample(data[offset : offset + size]))
         self._roster.changed.notify_all()
 
@@ -199,14 +199,19 @@ class Ears:
             self.learner_busy.append((start_s, end_s))
 
     def _hear_weights(self, hand: Hand, values: list[Any], beside: Any) -> None:
-        version, run, start_s, trained, num_trained, frozen, first, num = values
-        refs = ray.get(beside[1])[first : first + num]
+        version, run, start_s, depot, trained, num_trained, frozen, *place = values
+        first, num = place
+        refs = beside[1]()[first : first + num]
+        host, port = wire.read_list(depot, 2)
+        address = wire.read(str, host), wire.read(int, port)
+        self._stock.open(address)
         hand.version = version
         self._roster.take_weights(
             Weights(
                 version=version,
                 run=run,
                 start_s=start_s + hand.offset_s,
+                depot=address,
                 trained=trained,
                 trained_refs=refs[:num_trained],
                 frozen=frozen,

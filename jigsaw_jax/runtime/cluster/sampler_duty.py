@@ -26,6 +26,8 @@ from jigsaw_jax.runtime.cluster.rig import Rig
 from jigsaw_jax.runtime.cluster.sampler_follower import fetch_key
 from jigsaw_jax.runtime.compilations import CompilationCounter
 from jigsaw_jax.runtime.evaluation import completion_text
+from jigsaw_jax.runtime.lines.door import Address
+from jigsaw_jax.runtime.lines.porter import Porter
 from jigsaw_jax.runtime.sampler import SamplerWorker
 from jigsaw_jax.runtime.slice.loops import LeadLoop, Replay
 from jigsaw_jax.runtime.slice.peers import Peers
@@ -44,6 +46,7 @@ class SamplerDuty:
       name: of the worker.
       peers: its hosts; this is the first.
       outbox: takes messages.
+      porter: takes completions.
       clock: of this process.
       fail: takes what a thread died of.
     """
@@ -55,6 +58,7 @@ class SamplerDuty:
         *,
         peers: Peers,
         outbox: Outbox,
+        porter: Porter,
         clock: Clock,
         fail: Callable[[ThreadFailed], None],
     ) -> None:
@@ -62,6 +66,7 @@ class SamplerDuty:
         self._name = name
         self._peers = peers
         self._outbox = outbox
+        self._porter = porter
         self._clock = clock
         self._fail = fail
         self._rig = Rig(train, name, peers, clock)
@@ -88,7 +93,7 @@ class SamplerDuty:
         """All weights of the version that was fetched last."""
         return self._rig.weights()
 
-    def load(self, message: Any, refs: Sequence[Any]) -> None:
+    def load(self, message: Any, refs: Sequence[Any], depot: Address) -> None:
         """Fetch a version, place it, and swap it in between two decode steps.
 
         What does not arrive, on every host of the slice, changes nothing; the
@@ -98,7 +103,9 @@ class SamplerDuty:
           message: version, run, the offer of what trains, how many objects it names,
             and the offer of what is frozen.
           refs: objects that the offers name.
+          depot: of the learner that offers, for completions.
         """
+        self._porter.to(depot)
         version = message[0]
         is_new, reason = self._rig.fetch(message, refs)
         if not self._peers.is_alone:
@@ -214,12 +221,17 @@ class SamplerDuty:
         key = event.id, event.attempt
         sample = self._finished.pop(key)
         prompt = self._prompts.pop(key, None)
-        self._outbox.post(
-            "finished", wire.plain(event), sample.is_truncated, sample=sample
-        )
+        epoch = self._outbox.epoch
+
+        def tell(number: int) -> None:
+            plain = wire.plain(event)
+            self._outbox.post(
+                "finished", plain, sample.is_truncated, number, epoch=epoch
+            )
+
+        self._porter.carry(sample, lambda: self._outbox.epoch == epoch, tell)
         if prompt is None:
             return
-        epoch = self._outbox.epoch
 
         def receive(score: Score) -> None:
             plain = wire.plain(score)

@@ -1,68 +1,10 @@
-"""Completions that lie in Ray's store: what the controller keeps of them, and knows."""
+"""Who has which attempt, as far as the controller knows."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import ray
-
-from jigsaw_jax.records import Group, Sample, SampleId, Score
-from jigsaw_jax.runtime import wire
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Remote:
-    """Where one completion is; in the place of a `Sample`.
-
-    id: its identity.
-    attempt: which delivery.
-    num_sampled: its tokens.
-    is_truncated: whether a length cap ended it.
-    blob: the object that holds it, owned by the controller. So it outlives the process
-        that sampled it, though not that process's host.
-    offset: its first byte in there.
-    size: its bytes.
-    """
-
-    id: SampleId
-    attempt: int
-    num_sampled: int
-    is_truncated: bool
-    blob: Any
-    offset: int
-    size: int
-
-    def fetch(self) -> Sample:
-        """The completion."""
-        blob = memoryview(ray.get(self.blob))
-        return wire.read_sample(blob[self.offset : self.offset + self.size])
-
-
-def fetched(group: Group) -> Group:
-    """The group with its completions."""
-    samples = tuple(sample.fetch() for sample in group.samples)
-    return dataclasses.replace(group, samples=samples)
-
-
-def message(groups: Iterable[Group]) -> tuple[list[Any], list[Any]]:
-    """Groups as a command names them, and the objects that they lie in, each once."""
-    blobs: dict[Any, int] = {}
-    told = []
-    for group in groups:
-        places = [
-            [blobs.setdefault(s.blob, len(blobs)), s.offset, s.size]
-            for s in group.samples
-        ]
-        told.append(
-            [
-                wire.plain(group.id),
-                group.order,
-                wire.plain(group.prompt),
-                places,
-                wire.plain(group.scores),
-            ]
-        )
-    return told, list(blobs)
+from jigsaw_jax.records import SampleId, Score
 
 
 @dataclasses.dataclass(slots=True)

@@ -8,6 +8,7 @@ on many hosts. It decides nothing: it carries each effect to the crew, and what 
 back to the machine. Payloads stay in `Payloads`, files in `Record`.
 """
 
+import contextlib
 import os
 import pathlib
 import queue
@@ -16,6 +17,7 @@ from typing import Any
 
 from jigsaw_jax import records
 from jigsaw_jax.records import Effect, Event, Sample, SampleId, Score
+from jigsaw_jax.runtime import collector
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.crew import ClusterLostError, Crew, CrewLostError, Gather
 from jigsaw_jax.runtime.evaluation import (
@@ -60,6 +62,7 @@ class Control:
     ) -> None:
         self._train = train
         self._gather = gather
+        self._holds_state = holds_state
         self._clock = Clock()
         self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._progress = Progress(train.updates, self._clock)
@@ -134,7 +137,9 @@ class Control:
                 if not crew.is_resumed:
                     self._evaluate_idle("before")
                     self._save(records.WriteCheckpoint(updates=0))
-                self._serve(crew)
+                calm = contextlib.nullcontext if self._holds_state else collector.seldom
+                with calm():
+                    self._serve(crew)
             return self._end(crew)
         finally:
             crew.close()

@@ -7,7 +7,6 @@ Both threads go through one lock, held for bookkeeping alone. Completions never 
 through here: a sampler sends them to the learner's depot, and this process has keys.
 """
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -160,11 +159,10 @@ class ClusterCrew:
             if is_resumed and known is not None and known.worker != hand.worker:
                 self._cancel(effect.id, effect.attempt, known.worker)
                 is_resumed = False
-            self._register.admit(effect.id, effect.attempt, hand.worker)
+            number = self._register.admit(effect.id, effect.attempt, hand.worker)
             hand.prompt(prompt)
-            if is_resumed != effect.is_resumed:
-                effect = dataclasses.replace(effect, is_resumed=is_resumed)
-            hand.command("admit", wire.plain(effect))
+            told = effect.id, effect.attempt, effect.version, is_resumed
+            hand.command("admit", number, *told)
 
     def cancel(self, effect: records.CancelSample) -> None:
         """Stop an attempt."""

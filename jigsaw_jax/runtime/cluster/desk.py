@@ -20,6 +20,7 @@ from jigsaw_jax.records import (
     CancelSample,
     PauseSample,
     Prompt,
+    SampleId,
     StepUpdate,
 )
 from jigsaw_jax.runtime import wire
@@ -271,8 +272,16 @@ class Desk:
 
     def _admit(self, values: list[Any], refs: list[Any]) -> None:
         del refs
-        effect = wire.read(AdmitSample, values[0])
-        self._sampler.admit(effect, self._prompts[effect.id.uid])
+        number, sample_id, attempt, version, is_resumed = values
+        effect = AdmitSample(
+            id=wire.read(SampleId, sample_id),
+            attempt=wire.read(int, attempt),
+            worker=self._worker,
+            version=wire.read(int, version),
+            is_resumed=wire.read(bool, is_resumed),
+        )
+        prompt = self._prompts[effect.id.uid]
+        self._sampler.admit(wire.read(int, number), effect, prompt)
 
     def _cancel(self, values: list[Any], refs: list[Any]) -> None:
         del refs

@@ -31,6 +31,7 @@ from ray.exceptions import (
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import actor
+from jigsaw_jax.runtime.cluster.batch import Batch
 from jigsaw_jax.runtime.cluster.hand import DRAIN_S, Hand, Unsent
 from jigsaw_jax.runtime.cluster.head import Place
 from jigsaw_jax.runtime.cluster.outbox import LASTING
@@ -58,9 +59,6 @@ HELLO_S = 120.0
 BROKEN = frozenset(
     {"JaxRuntimeError", "XlaRuntimeError", "HostLostError", "CarrierError"}
 )
-
-# A worker, its messages, completions beside them, and what gets the objects they name.
-OnBatch = Callable[[Hand, list[Any], bytes, Callable[[], list[Any]]], None]
 
 
 class WorkerFailedError(Exception):
@@ -103,7 +101,7 @@ class Fleet:
         self.epoch = 0
         self.num_stale = 0
         self.losses = 0
-        self.on_batch: OnBatch
+        self.on_batch: Callable[[Hand, Batch], None]
         self.on_loss: Callable[[Hand, str], None]
         self.on_error: Callable[[ThreadFailed], None]
         self.on_look: Callable[[], None]
@@ -112,7 +110,7 @@ class Fleet:
 
     def listen(
         self,
-        on_batch: OnBatch,
+        on_batch: Callable[[Hand, Batch], None],
         on_loss: Callable[[Hand, str], None],
         on_error: Callable[[ThreadFailed], None],
         on_look: Callable[[], None],
@@ -120,8 +118,7 @@ class Fleet:
         """Say who is told, from the listening thread, from a new epoch on.
 
         Args:
-          on_batch: takes a worker, its messages, completions beside them, and what gets
-            the objects of Ray's that they name.
+          on_batch: takes a worker and its messages.
           on_loss: takes a worker and why it is lost; it is dead by then.
           on_error: takes what the listening thread died of.
           on_look: called every few seconds.
@@ -325,13 +322,14 @@ class Fleet:
         if worker.is_lost:
             return
         number, within_s = head["named"], self._train.cluster.heartbeat_s
+        batch = Batch(
+            items=items,
+            forms=head["forms"],
+            body=body,
+            named=lambda: ray.get(hand.handle.named.remote(number), timeout=within_s),
+        )
         try:
-            self.on_batch(
-                worker,
-                items,
-                body,
-                lambda: ray.get(hand.handle.named.remote(number), timeout=within_s),
-            )
+            self.on_batch(worker, batch)
         except RayError as error:
             # It spoke, and was cut off before what it spoke of could be fetched.
             self._lose(hand, hand.label + _reason(error))

@@ -109,8 +109,11 @@ class Outbox:
         refs: list[Any] = []
         offset = 0
         messages = []
+        forms: dict[tuple[str, ...], int] = {}
         for item, sample, named in items:
             message = item
+            if item[0] == "interval":
+                message = _filled(item, forms)
             if sample is not None:
                 parts.append(wire.sample_bytes(sample))
                 message = [*item, offset, len(parts[-1])]
@@ -124,6 +127,7 @@ class Outbox:
             "now_s": self.clock.now_s(),
             "facts": self.facts(),
             "items": messages,
+            "forms": list(forms),
             "named": self._name(refs) if refs else 0,
         }
         return wire.to_bytes(head), b"".join(parts)
@@ -137,6 +141,13 @@ class Outbox:
         """The objects that a batch names, once."""
         with self._changed:
             return self._named.pop(number, [])
+
+
+def _filled(item: list[Any], forms: dict[tuple[str, ...], int]) -> list[Any]:
+    """An interval by its form: name and fields, which many in a batch have alike."""
+    _, track, name, start_s, end_s, fields = item
+    form = forms.setdefault((name, *fields), len(forms))
+    return ["interval", form, track, start_s, end_s, *fields.values()]
 
 
 class Lanes:

@@ -11,7 +11,9 @@ from jigsaw_jax.records import SampleId, Score
 class Known:
     """What the controller knows of one sample under way.
 
+    id: its identity.
     attempt: the latest.
+    number: by which its worker speaks of it.
     worker: the life of a worker that has it.
     is_finished: whether its completion is here.
     is_paused: whether it waits where it was stopped.
@@ -19,8 +21,10 @@ class Known:
     receive: takes the score that was asked for.
     """
 
+    id: SampleId
     attempt: int
     worker: str
+    number: int
     is_finished: bool = False
     is_paused: bool = False
     score: Score | None = None
@@ -38,20 +42,26 @@ class Register:
 
     def __init__(self) -> None:
         self._known: dict[SampleId, Known] = {}
+        self._numbers: dict[int, Known] = {}
+        self._number = 0
         self.num_ignored = 0
 
-    def admit(self, sample: SampleId, attempt: int, worker: str) -> None:
-        """The worker has it from now on."""
-        self._known[sample] = Known(attempt, worker)
+    def admit(self, sample: SampleId, attempt: int, worker: str) -> int:
+        """The worker has it from now on; returns the number that it is to say."""
+        self.drop(sample)
+        self._number += 1
+        known = Known(sample, attempt, worker, self._number)
+        self._known[sample] = self._numbers[known.number] = known
+        return known.number
 
     def find(self, sample: SampleId, attempt: int) -> Known | None:
         """What is known of this very attempt."""
         known = self._known.get(sample)
         return known if known is not None and known.attempt == attempt else None
 
-    def from_worker(self, sample: SampleId, attempt: int, worker: str) -> Known | None:
-        """The same, where this worker has it; None is counted."""
-        known = self.find(sample, attempt)
+    def from_worker(self, number: int, worker: str) -> Known | None:
+        """The attempt of a number, where this worker has it; None is counted."""
+        known = self._numbers.get(number)
         if known is None or known.worker != worker:
             self.ignore()
             return None
@@ -63,7 +73,9 @@ class Register:
 
     def drop(self, sample: SampleId) -> None:
         """It has no attempt any more."""
-        self._known.pop(sample, None)
+        known = self._known.pop(sample, None)
+        if known is not None:
+            del self._numbers[known.number]
 
     def lost_with(self, worker: str) -> Sequence[tuple[SampleId, int]]:
         """Attempts whose slot is free and that can't go on without this worker.

@@ -16,6 +16,7 @@ from jigsaw_jax.records import (
     Sample,
     SampleFinished,
     SampleId,
+    SampleStarted,
     Score,
 )
 from jigsaw_jax.reward.pool import RewardPool
@@ -73,7 +74,7 @@ class SamplerDuty:
         self._pool = RewardPool(
             train.reward, on_failed=lambda error: fail(ThreadFailed("reward", error))
         )
-        self._prompts: dict[tuple[SampleId, int], Prompt] = {}
+        self._under_way: dict[tuple[SampleId, int], tuple[int, Prompt]] = {}
         self._finished: dict[tuple[SampleId, int], Sample] = {}
         self._worker: SamplerWorker | None = None
         counter, pool = CompilationCounter(), self._pool
@@ -166,14 +167,14 @@ class SamplerDuty:
 
     # Samples.
 
-    def admit(self, effect: AdmitSample, prompt: Prompt) -> None:
-        """Start an attempt, or let it go on."""
-        self._prompts[effect.id, effect.attempt] = prompt
+    def admit(self, number: int, effect: AdmitSample, prompt: Prompt) -> None:
+        """Start an attempt, or let it go on; the controller knows it by the number."""
+        self._under_way[effect.id, effect.attempt] = number, prompt
         self._do("admit", effect, prompt)
 
     def cancel(self, effect: CancelSample) -> None:
         """Stop an attempt."""
-        self._prompts.pop((effect.id, effect.attempt), None)
+        self._under_way.pop((effect.id, effect.attempt), None)
         self._do("cancel", effect)
 
     def pause(self, effect: PauseSample) -> None:
@@ -196,7 +197,7 @@ class SamplerDuty:
             return
 
         # Not on the sampler's thread: the next admission may come before its turn.
-        self._prompts.clear()
+        self._under_way.clear()
         self._worker.thread.do(self._worker.reset)
         self._worker.thread.do(self._outbox.begin, epoch)
 
@@ -213,6 +214,11 @@ class SamplerDuty:
             self._fail(event)
         elif isinstance(event, SampleFinished):
             self._report(event)
+        elif isinstance(event, SampleStarted):
+            known = self._under_way.get((event.id, event.attempt))
+            # One that was cancelled meanwhile nobody waits for.
+            if known is not None:
+                self._outbox.post("started", known[0], event.now_s)
         else:
             self._outbox.post("event", type(event).__name__, wire.plain(event))
 
@@ -220,24 +226,22 @@ class SamplerDuty:
         """The completion goes out, and to the reward at once: it will be asked for."""
         key = event.id, event.attempt
         sample = self._finished.pop(key)
-        prompt = self._prompts.pop(key, None)
+        known = self._under_way.pop(key, None)
+        if known is None:
+            return
+        number, prompt = known
         epoch = self._outbox.epoch
 
-        def tell(number: int) -> None:
-            plain = wire.plain(event)
+        def tell(place: int) -> None:
+            told = event.now_s, event.num_tokens, event.version_min
             self._outbox.post(
-                "finished", plain, sample.is_truncated, number, epoch=epoch
+                "finished", number, *told, sample.is_truncated, place, epoch=epoch
             )
 
         self._porter.carry(sample, lambda: self._outbox.epoch == epoch, tell)
-        if prompt is None:
-            return
 
         def receive(score: Score) -> None:
-            plain = wire.plain(score)
-            self._outbox.post(
-                "score", wire.plain(event.id), event.attempt, plain, epoch=epoch
-            )
+            self._outbox.post("score", number, wire.plain(score), epoch=epoch)
 
         text = completion_text(self._rig.tokenizer, sample)
         self._pool.submit(prompt, text, receive)

@@ -7,6 +7,7 @@ The controller asks again when it has a batch, so what it can't read yet stays h
 travels together. What names objects of Ray's is fetched by a call of Ray's.
 """
 
+import contextlib
 import os
 import queue
 import threading
@@ -68,17 +69,21 @@ class Contact:
     def _listen(self) -> None:
         try:
             line = dial(self._door, self._token, self._ticket, within_s=DIAL_S)
-            threading.Thread(
-                target=self._speak, args=(line,), name="messages", daemon=True
-            ).start()
-            while True:
-                head, body = line.receive()
-                self._hear(wire.from_bytes(head), bytes(body))
+            with contextlib.closing(line):
+                self._serve(line)
         except LineClosedError:
             # Whoever could want something of this process is gone.
             self._end()
         except wire.WireError as error:
             self._fail(ThreadFailed("contact", error))
+
+    def _serve(self, line: Line) -> None:
+        threading.Thread(
+            target=self._speak, args=(line,), name="messages", daemon=True
+        ).start()
+        while True:
+            head, body = line.receive()
+            self._hear(wire.from_bytes(head), bytes(body))
 
     def _hear(self, head: Any, body: bytes) -> None:
         name, *values = wire.read_list(head)

@@ -316,7 +316,8 @@ class Fleet:
         hand.ask(now_s, self._linger_s)
         items = self._news(hand, head, now_s)
         worker = hand.whole
-        broken = [item[3] for item in items if _is_of_slice(worker, item)]
+        told = items if worker.others else []
+        broken = [item[3] for item in told if _is_broken(item)]
         if broken:
             self._lose(hand, hand.label + broken[0])
         if worker.is_lost:
@@ -360,9 +361,9 @@ class Fleet:
             self.on_loss(hand, reason)
 
 
-def _is_of_slice(hand: Hand, item: list[Any]) -> bool:
+def _is_broken(item: list[Any]) -> bool:
     """Whether a host failed of what it does when another of its slice is gone."""
-    return bool(hand.others) and item[0] == "failed" and item[2] in BROKEN
+    return item[0] == "failed" and item[2] in BROKEN
 
 
 def _is_fault(error: RayError) -> bool:

@@ -38,6 +38,7 @@ class Unsent:
 class Hand:
     """One life of one worker.
 
+    worker: this life of it, as the pipeline knows it.
     name: stays over its lives.
     role: "sample" or "train"; "help" where a sampler has turned to gradients.
     incarnation: counts its lives from 1.
@@ -93,10 +94,9 @@ class Hand:
     _early: list[bytes] = dataclasses.field(default_factory=list)
     _attaching: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
-    @property
-    def worker(self) -> str:
-        """This life of it, as the pipeline knows it: what goes to another is not it."""
-        return f"{self.name}/{self.incarnation}"
+    def __post_init__(self) -> None:
+        """What goes to another life of the worker is not for this one."""
+        self.worker = f"{self.name}/{self.incarnation}"
 
     @property
     def whole(self) -> "Hand":

@@ -11,7 +11,7 @@ checkpoint, which needs none of them.
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.lines.door import Address, Door, dial
@@ -28,6 +28,7 @@ class DepotError(Exception):
     """A completion is not there."""
 
 
+@runtime_checkable
 class Shelf(Protocol):
     """Has completions, or gets them."""
 

@@ -42,8 +42,18 @@ class Line:
         return self._sock.fileno()
 
     def wait_at_most(self, seconds: float | None) -> None:
-        """Bound every later wait of `send` and `receive`; None waits for ever."""
-        self._sock.settimeout(seconds)
+        """Bound every later wait of `send` and `receive`.
+
+        Args:
+          seconds: None waits for ever.
+
+        Raises:
+          LineClosedError: this end has been closed.
+        """
+        try:
+            self._sock.settimeout(seconds)
+        except OSError as error:
+            raise LineClosedError(str(error)) from None
 
     def close(self) -> None:
         """End it; who waits at either end is told."""

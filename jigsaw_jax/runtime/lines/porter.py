@@ -46,7 +46,7 @@ class Porter:
         self._source = source
         self._token = token
         self._fail = fail
-        self._parcels: queue.SimpleQueue[_Parcel] = queue.SimpleQueue()
+        self._parcels: queue.SimpleQueue[_Parcel | None] = queue.SimpleQueue()
         self._number = 0
         self._address: Address | None = None
         self._called: Address | None = None
@@ -70,23 +70,30 @@ class Porter:
         self._number += 1
         self._parcels.put(_Parcel(self._number, sample, is_wanted, then))
 
+    def close(self) -> None:
+        """Carry no more."""
+        self._parcels.put(None)
+
     # On the porter's thread.
 
     def _run(self) -> None:
         try:
-            while True:
-                self._deliver(self._gathered())
+            while parcels := self._gathered():
+                self._deliver(parcels)
         except BaseException as error:  # noqa: BLE001
             # The outermost handler of this thread: the run must hear of it.
             self._fail(ThreadFailed("porter", error))
+        finally:
+            self._hang_up()
 
     def _gathered(self) -> list[tuple[_Parcel, bytes]]:
-        """What is there, with its bytes; waits for the first."""
-        parcel = self._parcels.get()
-        found = [(parcel, wire.sample_bytes(parcel.sample))]
-        size = len(found[0][1])
-        while size < FRAME_BYTES and not self._parcels.empty():
+        """What is there, with its bytes; waits for the first, unless it is closed."""
+        found, size = [], 0
+        while not found or (size < FRAME_BYTES and not self._parcels.empty()):
             parcel = self._parcels.get()
+            if parcel is None:
+                self._parcels.put(None)
+                break
             found.append((parcel, wire.sample_bytes(parcel.sample)))
             size += len(found[-1][1])
         return found

@@ -4,7 +4,7 @@ do(batch)       commands that name objects of Ray's; the others come by line
 named(number)   objects that a batch of messages names
 follow(entries) the log of host 0, on the other hosts of a slice
 collect(key)    an answer to host 0
-live()          returns when the process ends
+live()          tells why the process has ended
 """
 
 import contextlib
@@ -91,8 +91,8 @@ class Worker:
 
     @ray.method(concurrency_group="life")
     def live(self) -> None:
-        """Wait for ever: who called is told why the process has ended."""
-        threading.Event().wait()
+        """Wait for ever; whoever called is told why the process has ended."""
+        self._desk.contact.wait()
 
 
 def _pin(cores: list[int]) -> None:

@@ -36,7 +36,7 @@ def do() -> bytes:
 
 
 class Contact:
-    """Dials at once; without the controller the process ends.
+    """Dials at once; when the line ends the process does.
 
     Args:
       charter: with the address of the controller's door, the token and the ticket.
@@ -63,12 +63,28 @@ class Contact:
         self._take = take
         self._fail = fail
         self._end = end
+        self._why = ""
+        self._unreached = threading.Event()
         self._asks: queue.SimpleQueue[tuple[float, float]] = queue.SimpleQueue()
         threading.Thread(target=self._listen, name="contact", daemon=True).start()
+
+    def wait(self) -> None:
+        """Wait for ever, or until it is clear that the controller can't be reached.
+
+        Raises:
+          LineClosedError: it can't.
+        """
+        self._unreached.wait()
+        raise LineClosedError(self._why)
 
     def _listen(self) -> None:
         try:
             line = dial(self._door, self._token, self._ticket, within_s=DIAL_S)
+        except LineClosedError as error:
+            self._why = str(error)
+            self._unreached.set()
+            return
+        try:
             with contextlib.closing(line):
                 self._serve(line)
         except LineClosedError:

@@ -27,7 +27,7 @@ from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster.contact import Contact
 from jigsaw_jax.runtime.cluster.outbox import Outbox
-from jigsaw_jax.runtime.lines.depot import FarDepot, read_keys
+from jigsaw_jax.runtime.lines.depot import FarDepot, read_address, read_keys
 from jigsaw_jax.runtime.lines.porter import Porter
 from jigsaw_jax.runtime.slice.join import join
 from jigsaw_jax.runtime.slice.log import DivergedError, Reader
@@ -72,6 +72,7 @@ class Desk:
 
     Attributes:
       outbox: its messages.
+      contact: its line to the controller.
       peers: its slice.
     """
 
@@ -102,7 +103,7 @@ class Desk:
             daemon=True,
         ).start()
         self.outbox.post("hello", os.getpid(), socket.gethostname(), home())
-        Contact(charter, self.outbox, take=self.queue, fail=self._failed)
+        self.contact = Contact(charter, self.outbox, take=self.queue, fail=self._failed)
 
     def queue(self, batch: bytes, refs: Sequence[Any] = ()) -> None:
         """Queue the commands of a batch; one that came before is let go.
@@ -252,8 +253,7 @@ class Desk:
 
     def _load(self, values: list[Any], refs: list[Any]) -> None:
         depot, *values = values
-        host, port = wire.read_list(depot, 2)
-        address = wire.read(str, host), wire.read(int, port)
+        address = read_address(depot)
         self._sampler.load(values, refs, address)
         if self._helper is not None:
             self._helper.follow(self._sampler.weights(), self._sampler.version)

@@ -21,6 +21,7 @@ from jigsaw_jax.runtime.cluster.register import Register
 from jigsaw_jax.runtime.cluster.roster import Roster
 from jigsaw_jax.runtime.cluster.shares import Shares
 from jigsaw_jax.runtime.intervals import Intervals
+from jigsaw_jax.runtime.lines.depot import read_address
 
 
 class Ears:
@@ -210,8 +211,7 @@ class Ears:
         version, run, start_s, depot, trained, num_trained, frozen, *place = values
         first, num = place
         refs = batch.named()[first : first + num]
-        host, port = wire.read_list(depot, 2)
-        address = wire.read(str, host), wire.read(int, port)
+        address = read_address(depot)
         self._stock.open(address)
         hand.version = version
         self._roster.take_weights(

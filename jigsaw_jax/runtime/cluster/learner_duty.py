@@ -32,7 +32,7 @@ from jigsaw_jax.runtime.export import export_policy
 from jigsaw_jax.runtime.inputs import open_inputs
 from jigsaw_jax.runtime.intervals import Silent
 from jigsaw_jax.runtime.learner import LearnerWorker
-from jigsaw_jax.runtime.lines.depot import Depot, FarDepot, Key, Shelf
+from jigsaw_jax.runtime.lines.depot import Depot, FarDepot, Key, Shelf, read_address
 from jigsaw_jax.runtime.slice.join import check_joined
 from jigsaw_jax.runtime.slice.peers import Peers
 from jigsaw_jax.runtime.slice.whole import Exchange, on_host
@@ -124,8 +124,8 @@ class LearnerDuty:
             self._depot = Depot(ray.util.get_node_ip_address(), token, self._fail)
             self._exchange.share("depot", list(self._depot.address))
             return self._depot
-        host, port = self._exchange.share("depot", None)
-        return FarDepot((host, port), token, f"learner host {self._peers.index}")
+        address = read_address(self._exchange.share("depot", None))
+        return FarDepot(address, token, f"learner host {self._peers.index}")
 
     def _open(self, run_dir: str, step: int | None) -> Vault:
         checkpoints = RunDir(pathlib.Path(run_dir)).checkpoints

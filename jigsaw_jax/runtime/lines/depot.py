@@ -196,3 +196,9 @@ def read_keys(value: Any) -> list[Key]:
     """Keys that came as JSON."""
     rows = [wire.read_list(row, 2) for row in wire.read_list(value)]
     return [(wire.read(str, source), wire.read(int, n)) for source, n in rows]
+
+
+def read_address(value: Any) -> Address:
+    """An address that came as JSON."""
+    host, port = wire.read_list(value, 2)
+    return wire.read(str, host), wire.read(int, port)

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import threading
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -49,7 +50,7 @@ from jigsaw_jax.runtime.cluster.roster import Roster
 from jigsaw_jax.runtime.cluster.shares import Shares
 from jigsaw_jax.runtime.intervals import Intervals
 from jigsaw_jax.runtime.lines.depot import DepotError
-from jigsaw_jax.runtime.lines.line import Line
+from jigsaw_jax.runtime.lines.line import Line, LineClosedError
 from jigsaw_jax.runtime.payloads import Payloads
 
 ONE = SampleId("u", 0, 0)
@@ -201,7 +202,8 @@ def test_an_interval_is_filled_into_its_form_again():
     told = wire.from_bytes(outbox.take(0.0)[0])
     assert told["forms"] == [["decode", "active", "tokens"]]
     ears.hear(hand, batch(*told["items"], forms=told["forms"]))
-    assert ears._journal.interval.mock_calls == [
+    journal: Any = ears._journal
+    assert journal.interval.mock_calls == [
         mock.call("sampler", "decode", 1.5, 2.5, active=3, tokens=6),
         mock.call("sampler", "decode", 2.5, 3.5, active=2, tokens=4),
     ]
@@ -457,11 +459,14 @@ def test_commands_wait_for_the_line_and_those_with_objects_go_by_ray():
 
 
 def test_an_error_of_a_worker_s_own_code_is_no_loss():
-    trace = RayTaskError("drain", "Traceback: ZeroDivisionError", ZeroDivisionError())
+    trace = RayTaskError("live", "Traceback: ZeroDivisionError", ZeroDivisionError())
     assert fleet._is_fault(trace)
     assert fleet._is_fault(ActorDiedError(trace))
     assert not fleet._is_fault(ActorDiedError())
     assert not fleet._is_fault(ActorUnavailableError("no answer", None))
+    cut_off = RayTaskError("live", "", LineClosedError("no line to h:1: timed out"))
+    assert not fleet._is_fault(cut_off.as_instanceof_cause())
+    assert fleet._reason(cut_off.as_instanceof_cause()) == "no line to h:1: timed out"
     assert fleet._reason(ActorDiedError()) == "its process has ended"
     assert fleet._reason(ActorUnavailableError("no", None)) == "it can't be reached"
 

@@ -7,6 +7,7 @@ import pytest
 
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
+from jigsaw_jax.runtime.cluster import contact
 from jigsaw_jax.runtime.cluster.contact import Contact
 from jigsaw_jax.runtime.cluster.hand import Hand
 from jigsaw_jax.runtime.cluster.head import Place
@@ -46,6 +47,7 @@ class Ends:
         """The next batch of messages."""
         while True:
             for hand in self.board.ready(1.0):
+                assert hand.line is not None
                 for head, _ in hand.line.arrived():
                     return wire.from_bytes(head)
 
@@ -77,6 +79,7 @@ def test_a_worker_that_ends_is_seen_at_once():
     ends.contact()
     ends.heard()
     # As the system does for a process that is killed.
+    assert ends.hand.line is not None
     ends.hand.line.close()
     assert ends.ended.wait(10.0)
     ends.board.close()
@@ -129,6 +132,15 @@ def test_a_line_that_is_full_is_emptied_when_the_worker_reads_again():
     assert not ends.failures
     ends.board.hang_up(ends.hand)
     ends.board.close()
+
+
+def test_a_controller_that_can_t_be_reached_is_named(monkeypatch):
+    monkeypatch.setattr(contact, "DIAL_S", 0.1)
+    ends = Ends()
+    ends.board.close()
+    with pytest.raises(LineClosedError, match=r"no line to 127\.0\.0\.1:\d+: "):
+        ends.contact().wait()
+    assert not ends.ended.is_set()
 
 
 def test_without_the_token_no_line_is_had():

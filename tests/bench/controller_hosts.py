@@ -1,8 +1,9 @@
 """Simulated hosts of `tests.bench.controller`: real lines, no engine behind them.
 
 An actor of Ray holds several hosts. A host takes the commands of the controller by its
-own line, says what a worker would say of them, and lets the oldest of its samples finish
-at a steady rate. Each completion has the same bytes, and goes to the learner's depot.
+own line, says what a worker would say of them, and lets the oldest of its samples
+finish at a steady rate. Each completion has the same bytes, and goes to the learner's
+depot.
 """
 
 import collections
@@ -94,7 +95,8 @@ class Host:
             while due := self.early.pop(self.sequence + 1, None):
                 self.sequence += 1
                 for name, values, _, _ in due:
-                    getattr(self, name, self.ignore)(values)
+                    does = self.learn if name == "learn" else None
+                    (does or getattr(self, name, self.ignore))(values)
 
     def ignore(self, _values) -> None:
         pass

@@ -31,8 +31,8 @@ from jigsaw_jax.runtime.progress import Progress
 from jigsaw_jax.runtime.record import Record
 from jigsaw_jax.runtime.scoring import ScoringDesk
 from jigsaw_jax.runtime.signals import Signals
-from jigsaw_jax.runtime.threads import ThreadFailed, batches
-from jigsaw_jax.schedule.batching import ON_SAMPLES, batch_key
+from jigsaw_jax.runtime.threads import ThreadFailed, arrivals
+from jigsaw_jax.schedule.batching import ON_SAMPLES, batches
 from jigsaw_jax.settings import Train
 from jigsaw_jax.store.files import StoreError
 
@@ -158,15 +158,15 @@ class Control:
         crew.flush()
         # Reports on samples that came together complete groups that share a hand-off.
         # What is overdue must be seen also where all wait for it and nothing comes.
-        arrivals = batches(
+        coming = arrivals(
             self._events,
-            batch_key,
+            batches,
             idle_s=self._train.pipeline.lost_after_s / 4 or None,
             idle=lambda: records.TimePassed(now_s=self._clock.now_s()),
         )
         # A run that had ended when it was resumed is finished before any event.
         while self._finished is None:
-            items = next(arrivals)
+            items = next(coming)
             started_s = self._clock.now_s()
             self._take(items)
             crew.flush()
@@ -180,7 +180,7 @@ class Control:
             raise RuntimeError(f"the {first.thread} thread failed") from first.error
         if isinstance(first, EvaluationScored):
             self._log_evaluation(first)
-        elif isinstance(first, ON_SAMPLES):
+        elif type(first) in ON_SAMPLES:
             self._record.started(items)
             self._carry(self._crew.pipeline.apply(*items))
         else:
@@ -220,7 +220,7 @@ class Control:
         self._apply(records.PromptsOffered(now_s=self._clock.now_s(), uids=uids))
 
     def _admit_sample(self, effect: records.AdmitSample) -> None:
-        self._record.admitted(self._clock.now_s())
+        self._record.admitted()
         self._crew.admit(effect, self._payloads.prompt(effect.id.uid))
 
     def _cancel_sample(self, effect: records.CancelSample) -> None:

@@ -25,9 +25,10 @@ class Follower:
     """One file, which need not exist yet.
 
     A read takes some megabytes at most, so that a long log never has to fit into
-    memory; read again until nothing comes. A half-written last line is left for the next read. A resumed run cuts its logs: a
-    file that is shorter than what was read, another file, or one whose bytes before
-    the end of what was read are others, is read from its beginning.
+    memory; read again until nothing comes. A half-written last line is left for the
+    next read. A resumed run cuts its logs: a file that is shorter than what was read,
+    another file, or one whose bytes before the end of what was read are others, is
+    read from its beginning.
 
     Args:
       path: of the file.

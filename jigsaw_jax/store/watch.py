@@ -229,7 +229,7 @@ def _all_of(log: Follower) -> Iterator[News]:
 
 
 def _size_and_time(path: pathlib.Path) -> tuple[int, float]:
-    """Of a file; a run that goes on from a checkpoint takes some away: 0 bytes, -1 s."""
+    """Of a file; 0 bytes and -1 s of one that a run which goes on has taken away."""
     try:
         state = path.stat()
     except OSError:

@@ -214,7 +214,9 @@ def test_another_process_with_a_run_s_number_is_not_the_run(host):
 @pytest.mark.slow
 def test_a_run_that_hangs_does_not_keep_the_slices(host):
     deaf = MAIN.replace("signal.signal(signal.SIGTERM, stop)", "")
-    deaf = deaf.replace("import json", "import signal; signal.signal(15, 1)\nimport json")
+    deaf = deaf.replace(
+        "import json", "import signal; signal.signal(15, 1)\nimport json"
+    )
     (host.home / "main.py").write_text(deaf)
     host.run("start", "demo", "", "1")
     (host.package / ".installed").write_text("r1\n")

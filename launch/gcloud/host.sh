@@ -76,7 +76,8 @@ start_ray() {
     say "this Ray is older than 2.52 and has no tokens: only the private network guards it"
   "$BIN/ray" stop --force >/dev/null 2>&1 || true
   if [[ $own == "$head" ]]; then
-    where=(--head --port=6379 --dashboard-host=127.0.0.1)
+    # What would watch over an autoscaler has a port without a token.
+    where=(--head --port=6379 --dashboard-host=127.0.0.1 --no-monitor)
   fi
   # One entry a host of the slice; JAX counts the hosts as the TPUs do.
   if ! hosts=$(metadata worker-network-endpoints) || ! number=$(metadata agent-worker-number); then

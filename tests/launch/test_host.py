@@ -264,7 +264,7 @@ def test_a_run_that_can_t_be_copied_does_not_end_well(host):
 @pytest.mark.parametrize(
     ("head", "first"),
     [
-        ("10.0.0.5", "--head --port=6379 --dashboard-host=127.0.0.1"),
+        ("10.0.0.5", "--head --port=6379 --dashboard-host=127.0.0.1 --no-monitor"),
         ("10.0.0.9", "--address=10.0.0.9:6379"),
     ],
 )

@@ -108,7 +108,8 @@ sync_to() {
   local -r run=$1 bucket=$2
   local -r still=$run.sync
   rm -rf "$still" && mkdir -p "$still"
-  if [[ -d $run/checkpoints ]]; then cp -al "$run/checkpoints" "$still/checkpoints"; fi
+  # One that the run removes at this moment would be half here, and then in the bucket.
+  if [[ -d $run/checkpoints ]]; then cp -al "$run/checkpoints" "$still/checkpoints" || return 1; fi
   rm -rf "$still"/checkpoints/saving-*
   (cd "$run" && find . -mindepth 1 -maxdepth 1 ! -name checkpoints ! -name '.*' -exec cp -a {} "$still" \;)
   gcloud storage rsync --recursive --exclude='^checkpoints/.*' "$still" "$bucket" &&

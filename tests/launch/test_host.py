@@ -179,6 +179,15 @@ def test_a_new_host_goes_on_from_the_bucket_and_never_empties_it(host):
     assert "checkpoints/step-9/whole" in host.bucket()
 
 
+@pytest.mark.slow
+def test_a_checkpoint_that_goes_while_it_is_copied_is_not_copied_in_part(host):
+    host.program("bin/cp", 'case "$1" in -al) exit 1 ;; esac; exec /bin/cp "$@"')
+    host.run("start", "demo", "gs://b/demo", "1", "--code", "0")
+    host.wait("ended 1")
+    assert host.bucket() == set()
+    assert "is on this host alone" in host.run("log", "demo", "5").stdout
+
+
 @pytest.mark.parametrize("broken", ["ls", "rsync"])
 def test_a_bucket_that_can_t_be_read_is_not_taken_for_empty(host, broken):
     kept = host.home / "bucket" / "b" / "demo"

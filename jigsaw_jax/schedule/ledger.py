@@ -143,14 +143,16 @@ class Ledger:
             return False
         if entry is None or entry.attempts[index] != attempt:
             return self._is_late(sample, attempt, to)
-        state = entry.states[index]
+        states = entry.states
+        state = states[index]
         if to not in _LEGAL_ALONE[state]:
             if _STAGE[state] >= _STAGE[to]:
                 return False
             raise _illegal(sample, state, to)
-        entry.states[index] = to
-        self._counts[state] -= 1
-        self._counts[to] += 1
+        states[index] = to
+        counts = self._counts
+        counts[state] -= 1
+        counts[to] += 1
         return True
 
     def requeue(

@@ -122,9 +122,11 @@ class Pipeline:
           LedgerError: a report of something that cannot have happened.
           ValueError: an event with a value that it must not have.
         """
+        gap, handlers = self._gap, self._handlers
         for event in events:
-            self._gap.see(event.now_s)
-            self._handlers[type(event)](event)
+            if event.now_s > gap.now_s:
+                gap.see(event.now_s)
+            handlers[type(event)](event)
         self._sampling.give_up_overdue()
         return self._advance()
 

@@ -31,7 +31,6 @@ class _Worker:
         return self.slots - len(self.running)
 
 
-
 class Slots:
     """Where each attempt runs; a slot is never given twice."""
 

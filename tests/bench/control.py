@@ -23,7 +23,7 @@ import time
 from typing import Any
 
 from jigsaw_jax import config, records
-from jigsaw_jax.records import GroupId, SampleId, Score
+from jigsaw_jax.records import SampleId, Score
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.control import Control
 from jigsaw_jax.runtime.inputs import open_inputs
@@ -68,7 +68,12 @@ def main() -> int:
     # Reading what was sampled is not the control loop's work.
     Record._write_rollouts = lambda *_, **__: None
     control = Control(
-        train, crew.gather, run_dir=folder, resume=False, operative="", holds_state=False
+        train,
+        crew.gather,
+        run_dir=folder,
+        resume=False,
+        operative="",
+        holds_state=False,
     )
     control._events = crew.feed
     metered(control, "_log_update", meter, "updates")

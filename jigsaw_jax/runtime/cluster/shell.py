@@ -65,7 +65,9 @@ class ClusterRuntime:
             from jigsaw_jax.runtime.cluster.roster import Roster
 
         told = self._told()
-        fleet = self.fleet = Fleet(told, Clock(), check=self._head.check)
+        fleet = self.fleet = Fleet(
+            told, Clock(), check=self._head.check, host=self._head.host
+        )
 
         def gather(
             train: Train,
@@ -118,6 +120,7 @@ class ClusterRuntime:
             self._train.cluster,
             run_dir=self._run_dir,
             samplers=len(self._head.places()) - 1,
+            is_local=self._head.num_local > 0,
         )
         return dataclasses.replace(self._train, cluster=cluster)
 

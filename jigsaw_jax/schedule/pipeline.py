@@ -122,11 +122,10 @@ class Pipeline:
           LedgerError: a report of something that cannot have happened.
           ValueError: an event with a value that it must not have.
         """
-        gap, handlers = self._gap, self._handlers
         for event in events:
-            if event.now_s > gap.now_s:
-                gap.see(event.now_s)
-            handlers[type(event)](event)
+            if event.now_s > self._gap.now_s:
+                self._gap.see(event.now_s)
+            self._handlers[type(event)](event)
         self._sampling.give_up_overdue()
         return self._advance()
 
@@ -286,8 +285,7 @@ class Pipeline:
         if self._is_ending and not self.is_finished and not self._is_unsaved():
             self.is_finished = True
             self._effects.append(records.Finish(error=self._error))
-        effects = self._effects.copy()
-        self._effects.clear()
+        effects, self._effects[:] = self._effects[:], []
         return effects
 
     def _is_at_work(self) -> bool:
@@ -386,8 +384,7 @@ class Pipeline:
         self._judging.opened(group.order)
 
     def _request(self) -> None:
-        request = self._source.top_up(self._rounds.wanted(self._now))
-        if request is not None:
+        if request := self._source.top_up(self._rounds.wanted(self._now)):
             self._effects.append(request)
 
 

@@ -64,10 +64,10 @@ def main() -> int:
     train = train_of(args)
     meter = Meter()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="jigsaw-control-"))
-    crew = Crew(train, args, meter)
+    crew: Any = Crew(train, args, meter)
     # Reading what was sampled is not the control loop's work.
     Record._write_rollouts = lambda *_, **__: None
-    control = Control(
+    control: Any = Control(
         train,
         crew.gather,
         run_dir=folder,
@@ -112,7 +112,7 @@ class Meter:
     """
 
     def __init__(self):
-        self.spent_s = collections.Counter()
+        self.spent_s = collections.defaultdict(float)
         self.events = self.turns = 0
         self.part = "control"
         self.last_s = time.thread_time()

@@ -216,8 +216,9 @@ def completion_pieces(tokenizer: Tokenizer, sample: Sample) -> list[str]:
     ]
 
 
-# Decoding a token alone is slow, and few pairs of neighbours are ever new.
-@functools.lru_cache(maxsize=1 << 15)
+# Decoding a token alone is slow, and few pairs of neighbours are new. A quarter of a
+# kilobyte each, they are all that grows in a run: until there are so many.
+@functools.lru_cache(maxsize=1 << 13)
 def _piece(tokenizer: Tokenizer, before: int | None, token: int) -> str:
     if before is None:
         return tokenizer.decode((token,))

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from jigsaw_jax.records import GroupId, SampleId
+from jigsaw_jax.schedule.ended import Ended
 
 
 class State(enum.Enum):
@@ -95,7 +96,7 @@ class Ledger:
         self._open: dict[tuple[str, int], _Entry] = {}
         self._leases: dict[int, list[GroupId]] = {}
         # How each ended group ended: "committed", or the reason of its drop.
-        self._ended: dict[GroupId, str] = {}
+        self._ended = Ended()
         self._counts = dict.fromkeys(State, 0)
         self._reasons: dict[str, int] = {}
 
@@ -143,14 +144,16 @@ class Ledger:
             return False
         if entry is None or entry.attempts[index] != attempt:
             return self._is_late(sample, attempt, to)
-        state = entry.states[index]
+        states = entry.states
+        state = states[index]
         if to not in _LEGAL_ALONE[state]:
             if _STAGE[state] >= _STAGE[to]:
                 return False
             raise _illegal(sample, state, to)
-        entry.states[index] = to
-        self._counts[state] -= 1
-        self._counts[to] += 1
+        states[index] = to
+        counts = self._counts
+        counts[state] -= 1
+        counts[to] += 1
         return True
 
     def requeue(
@@ -246,10 +249,10 @@ class Ledger:
         group = GroupId(sample.uid, sample.draw)
         if group in self._open:
             return self._open[group].states[sample.sample]
-        if group not in self._ended:
+        how = self._ended.how(group)
+        if how is None:
             raise LedgerError(f"{sample} must have been opened, is unknown")
-        is_committed = self._ended[group] == _COMMITTED
-        return State.COMMITTED if is_committed else State.DROPPED
+        return State.COMMITTED if how == _COMMITTED else State.DROPPED
 
     def attempt(self, sample: SampleId) -> int:
         """The current attempt of a sample whose group is open."""
@@ -273,7 +276,7 @@ class Ledger:
 
     def ended(self) -> Iterator[tuple[GroupId, str]]:
         """Every ended group with "committed" or the reason of its drop."""
-        return iter(self._ended.items())
+        return self._ended.items()
 
     def open_groups(self) -> tuple[GroupId, ...]:
         """Every group that has not ended, in the order of opening."""
@@ -319,8 +322,9 @@ class Ledger:
                 f"{snapshot['samples_per_group']}, got {self._samples_per_group}; "
                 "start a new run directory to change it"
             )
-        for table in (self._open, self._leases, self._ended, self._reasons):
+        for table in (self._open, self._leases, self._reasons):
             table.clear()
+        self._ended = Ended()
         self._counts = dict.fromkeys(State, 0)
         for how, groups in snapshot["ended"].items():
             for uid, draw in groups:
@@ -340,7 +344,7 @@ class Ledger:
         group = GroupId(sample.uid, sample.draw)
         entry = self._open.get(group)
         if entry is None:
-            if group in self._ended:
+            if self._ended.has_mark(group):
                 return False
             raise LedgerError(f"{sample} must be open to become {to.value}, is unknown")
         current = entry.attempts[sample.sample]
@@ -368,10 +372,10 @@ class Ledger:
 
     def _end(self, group: GroupId, how: str) -> None:
         del self._open[group]
-        self._ended[group] = how
+        self._ended.add(group, how)
 
     def _take_over(self, group: GroupId, how: str) -> None:
-        self._ended[group] = how
+        self._ended.add(group, how)
         if how == _COMMITTED:
             self._counts[State.COMMITTED] += self._samples_per_group
             return

@@ -123,7 +123,8 @@ class Pipeline:
           ValueError: an event with a value that it must not have.
         """
         for event in events:
-            self._gap.see(event.now_s)
+            if event.now_s > self._gap.now_s:
+                self._gap.see(event.now_s)
             self._handlers[type(event)](event)
         self._sampling.give_up_overdue()
         return self._advance()
@@ -284,8 +285,7 @@ class Pipeline:
         if self._is_ending and not self.is_finished and not self._is_unsaved():
             self.is_finished = True
             self._effects.append(records.Finish(error=self._error))
-        effects = self._effects.copy()
-        self._effects.clear()
+        effects, self._effects[:] = self._effects[:], []
         return effects
 
     def _is_at_work(self) -> bool:
@@ -384,8 +384,7 @@ class Pipeline:
         self._judging.opened(group.order)
 
     def _request(self) -> None:
-        request = self._source.top_up(self._rounds.wanted(self._now))
-        if request is not None:
+        if request := self._source.top_up(self._rounds.wanted(self._now)):
             self._effects.append(request)
 
 

@@ -18,6 +18,9 @@ from jigsaw_jax.settings import Pipeline
 # Only an environment's answer lets a finished turn run again, and only an admission a
 # paused one.
 _RESTING = frozenset({State.WAITING_ENV, State.PAUSED})
+# A member of an enum is found slowly through its class.
+_ADMITTED, _RUNNING = State.ADMITTED, State.RUNNING
+_WAITING_ENV, _SCORED = State.WAITING_ENV, State.SCORED
 
 
 class Sampling:
@@ -104,18 +107,18 @@ class Sampling:
 
     def admit(self, version: int) -> None:
         """Fill free slots with the requests that may enter."""
-        while worker := self._slots.roomiest():
+        ledger, slots, gap = self._ledger, self._slots, self._gap
+        while worker := slots.roomiest():
             order = self._admission.choose(self._requests)
             if order is None:
                 return
             sample = self._requests.pop(order)
-            attempt = self._ledger.attempt(sample)
+            attempt = ledger.attempt(sample)
             is_resumed = self._paused.pop(sample, None) is not None
-            to = State.RUNNING if is_resumed else State.ADMITTED
-            self._ledger.move(sample, attempt, to)
-            self._slots.occupy(worker, sample, attempt)
-            self._gap.entered()
-            self._deadlines.set(sample, self._gap.now_s)
+            ledger.move(sample, attempt, _RUNNING if is_resumed else _ADMITTED)
+            slots.occupy(worker, sample, attempt)
+            gap.entered()
+            self._deadlines.set(sample, gap.now_s)
             group = self.groups[order]
             if group.version is None:
                 group.version = version
@@ -168,7 +171,7 @@ class Sampling:
 
     def started(self, event: records.SampleStarted) -> None:
         """The sample decodes."""
-        self._ledger.move(event.id, event.attempt, State.RUNNING, unless=_RESTING)
+        self._ledger.move(event.id, event.attempt, _RUNNING, unless=_RESTING)
 
     def finished(self, event: records.SampleFinished) -> None:
         """Free the slot and have the sample scored."""
@@ -176,8 +179,8 @@ class Sampling:
         if sample in self._paused and self._paused[sample][0] == event.attempt:
             # It ended before it could be stopped.
             self._unpause(sample)
-            self._ledger.move(sample, event.attempt, State.RUNNING)
-        if not self._ledger.move(sample, event.attempt, State.WAITING_ENV):
+            self._ledger.move(sample, event.attempt, _RUNNING)
+        if not self._ledger.move(sample, event.attempt, _WAITING_ENV):
             return
         self._release(sample, is_finished=True)
         group = self._group(sample)
@@ -202,11 +205,12 @@ class Sampling:
 
     def scored(self, event: records.SampleScored) -> None:
         """Keep the value; the last one completes the group."""
-        if not self._ledger.move(event.id, event.attempt, State.SCORED):
+        sample = event.id
+        if not self._ledger.move(sample, event.attempt, _SCORED):
             return
-        self._deadlines.clear(event.id)
-        group = self._group(event.id)
-        group.values[event.id.sample] = event.value
+        self._deadlines.clear(sample)
+        group = self._group(sample)
+        group.values[sample.sample] = event.value
         if len(group.values) == self._settings.samples_per_group:
             self.complete.append(group.order)
 

@@ -31,7 +31,6 @@ class _Worker:
         return self.slots - len(self.running)
 
 
-
 class Slots:
     """Where each attempt runs; a slot is never given twice."""
 
@@ -106,8 +105,7 @@ class Slots:
         entry.running[sample] = attempt
         self._place[sample] = worker
         if self._roomy and self._roomy[0][1] == worker:
-            # Usually the one that `roomiest` has just named: outdated as it is by now,
-            # its place at the top saves looking for another's.
+            # Usually the one that `roomiest` has just named, so it is outdated by now.
             heapq.heappop(self._roomy)
         self._note(worker, entry)
 

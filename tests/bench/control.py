@@ -64,10 +64,10 @@ def main() -> int:
     train = train_of(args)
     meter = Meter()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="jigsaw-control-"))
-    crew = Crew(train, args, meter)
+    crew: Any = Crew(train, args, meter)
     # Reading what was sampled is not the control loop's work.
     Record._write_rollouts = lambda *_, **__: None
-    control = Control(
+    control: Any = Control(
         train,
         crew.gather,
         run_dir=folder,
@@ -81,7 +81,7 @@ def main() -> int:
     assert profile.runcall(control.run) == 0 if args.profile else control.run() == 0
     if args.profile:
         pstats.Stats(profile).sort_stats("tottime").print_stats(45)
-    return report(args, meter, crew)
+    return report(args, meter)
 
 
 def train_of(args):
@@ -112,7 +112,7 @@ class Meter:
     """
 
     def __init__(self):
-        self.spent_s = collections.Counter()
+        self.spent_s = collections.defaultdict(float)
         self.events = self.turns = 0
         self.part = "control"
         self.last_s = time.thread_time()
@@ -407,13 +407,13 @@ class Crew:
             self.post(event)
 
 
-def report(args, meter, crew):
+def report(args, meter):
     spent_s = meter.stop()
     spent_s.pop("hosts")
     groups = args.updates * args.groups_per_update
     print(
-        f"{args.hosts} hosts, {groups} groups of {args.samples} samples; "
-        f"{meter.events / groups:.1f} events a group in {meter.turns / groups:.2f} turns"
+        f"{args.hosts} hosts, {groups} groups of {args.samples} samples; a group has "
+        f"{meter.events / groups:.1f} events in {meter.turns / groups:.2f} turns"
     )
     for part, what in PARTS.items():
         print(f"{1e6 * spent_s.get(part, 0.0) / groups:8.1f} us  {part:10} {what}")

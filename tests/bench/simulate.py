@@ -26,6 +26,8 @@ SETTINGS = {
     "Workload.reward_s": 0.5,
     "Workload.reward_sigma": 1.0,
     "Reward.processes": 512,
+    # What so many groups are at their longest.
+    "Cluster.queue_bytes_max": 10**11,
     "Costs.decode_s": 0.012,
     "Costs.decode_token_s": 2e-8,
     "Costs.prefill_token_s": 2e-5,

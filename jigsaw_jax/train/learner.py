@@ -122,11 +122,21 @@ class Learner:
             sharding = self._programs.params_sharding
             self._round_params = meshes.place(round_params, sharding)
 
-    def accumulate(self, groups: Sequence[Group], update: int) -> None:
+    def accumulate(self, groups: Sequence[Group], update: int) -> list[int]:
         """Add the gradient sums of whole groups to those of `update`.
 
         Only dispatches work. Where the objective needs the whole update, the groups
         wait on the host for `step`.
+
+        Args:
+          groups: to add.
+          update: that they belong to.
+
+        Returns:
+          Rows of each micro-batch that was dispatched.
+
+        Raises:
+          ValueError: more groups wait than the update has.
         """
         most = self._train.pipeline.groups_per_update
         if self._train.objective.needs == "update":
@@ -135,9 +145,12 @@ class Learner:
                 raise ValueError(
                     f"update must have at most {most} groups, got {len(self._waiting)}"
                 )
-            return
-        for start in range(0, len(groups), most):
-            self._add(groups[start : start + most], update)
+            return []
+        return [
+            rows
+            for start in range(0, len(groups), most)
+            for rows in self._add(groups[start : start + most], update)
+        ]
 
     def step(self, update: int) -> dict[str, float]:
         """Divide the sums once, step the optimizer and return the update's metrics.
@@ -318,7 +331,7 @@ class Learner:
             version=np.asarray(version, np.int32),
         )
 
-    def _add(self, groups: Sequence[Group], update: int) -> None:
+    def _add(self, groups: Sequence[Group], update: int) -> list[int]:
         trajectories = sequences.trajectories(
             groups, mask_truncated=self._train.objective.mask_truncated
         )
@@ -337,6 +350,7 @@ class Learner:
                 batch=batch,
                 rewards=rewards,
             )
+        return [len(batch.tokens_RT) for batch in batches]
 
     def _take_off_kl(self, groups: Sequence[Group], rewards: Rewards) -> Rewards:
         """Rewards with the KL of every completion, those that do not train too.

@@ -8,6 +8,7 @@ on many hosts. It decides nothing: it carries each effect to the crew, and what 
 back to the machine. Payloads stay in `Payloads`, files in `Record`.
 """
 
+import contextlib
 import os
 import pathlib
 import queue
@@ -16,6 +17,7 @@ from typing import Any
 
 from jigsaw_jax import records
 from jigsaw_jax.records import Effect, Event, Sample, SampleId, Score
+from jigsaw_jax.runtime import collector
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.crew import ClusterLostError, Crew, CrewLostError, Gather
 from jigsaw_jax.runtime.evaluation import (
@@ -29,8 +31,8 @@ from jigsaw_jax.runtime.progress import Progress
 from jigsaw_jax.runtime.record import Record
 from jigsaw_jax.runtime.scoring import ScoringDesk
 from jigsaw_jax.runtime.signals import Signals
-from jigsaw_jax.runtime.threads import ThreadFailed, batches
-from jigsaw_jax.schedule.batching import ON_SAMPLES, batch_key
+from jigsaw_jax.runtime.threads import ThreadFailed, arrivals
+from jigsaw_jax.schedule.batching import ON_SAMPLES, batches
 from jigsaw_jax.settings import Train
 from jigsaw_jax.store.files import StoreError
 
@@ -60,6 +62,7 @@ class Control:
     ) -> None:
         self._train = train
         self._gather = gather
+        self._holds_state = holds_state
         self._clock = Clock()
         self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._progress = Progress(train.updates, self._clock)
@@ -134,7 +137,9 @@ class Control:
                 if not crew.is_resumed:
                     self._evaluate_idle("before")
                     self._save(records.WriteCheckpoint(updates=0))
-                self._serve(crew)
+                calm = contextlib.nullcontext if self._holds_state else collector.seldom
+                with calm():
+                    self._serve(crew)
             return self._end(crew)
         finally:
             crew.close()
@@ -153,15 +158,15 @@ class Control:
         crew.flush()
         # Reports on samples that came together complete groups that share a hand-off.
         # What is overdue must be seen also where all wait for it and nothing comes.
-        arrivals = batches(
+        coming = arrivals(
             self._events,
-            batch_key,
+            batches,
             idle_s=self._train.pipeline.lost_after_s / 4 or None,
             idle=lambda: records.TimePassed(now_s=self._clock.now_s()),
         )
         # A run that had ended when it was resumed is finished before any event.
         while self._finished is None:
-            items = next(arrivals)
+            items = next(coming)
             started_s = self._clock.now_s()
             self._take(items)
             crew.flush()
@@ -175,7 +180,7 @@ class Control:
             raise RuntimeError(f"the {first.thread} thread failed") from first.error
         if isinstance(first, EvaluationScored):
             self._log_evaluation(first)
-        elif isinstance(first, ON_SAMPLES):
+        elif type(first) in ON_SAMPLES:
             self._record.started(items)
             self._carry(self._crew.pipeline.apply(*items))
         else:
@@ -215,7 +220,7 @@ class Control:
         self._apply(records.PromptsOffered(now_s=self._clock.now_s(), uids=uids))
 
     def _admit_sample(self, effect: records.AdmitSample) -> None:
-        self._record.admitted(self._clock.now_s())
+        self._record.admitted()
         self._crew.admit(effect, self._payloads.prompt(effect.id.uid))
 
     def _cancel_sample(self, effect: records.CancelSample) -> None:

@@ -34,7 +34,8 @@ class Payloads:
         self._samples_per_group = samples_per_group
         self._lock = threading.Lock()
         self._prompts: dict[str, Prompt] = {}
-        self._groups: dict[GroupId, _Open] = {}
+        # By uid and draw, which a part of a sample's identity equals.
+        self._groups: dict[tuple[str, int], _Open] = {}
 
     def add_prompts(self, prompts: Iterable[Prompt]) -> None:
         """Keep prompts until `free`."""
@@ -50,19 +51,23 @@ class Payloads:
 
         One of a freed prompt is let go.
         """
+        uid, draw, index = sample.id
         with self._lock:
-            if sample.id.uid in self._prompts:
-                opened = self._groups.setdefault(group_of(sample.id), _Open())
-                opened.samples[sample.id.sample, sample.attempt] = sample
+            opened = self._groups.get((uid, draw))
+            if opened is None:
+                if uid not in self._prompts:
+                    return
+                opened = self._groups[uid, draw] = _Open()
+            opened.samples[index, sample.attempt] = sample
 
     def sample(self, sample_id: SampleId, attempt: int) -> Any:
         """The completion of this very attempt."""
-        return self._groups[group_of(sample_id)].samples[sample_id.sample, attempt]
+        return self._groups[sample_id[:2]].samples[sample_id.sample, attempt]
 
     def add_score(self, sample_id: SampleId, attempt: int, score: Score) -> None:
         """Keep a score until `free`; its attempt becomes the one that counts."""
         with self._lock:
-            opened = self._groups.get(group_of(sample_id))
+            opened = self._groups.get(sample_id[:2])
             if opened is not None:
                 opened.scores[sample_id.sample, attempt] = score
                 opened.attempts[sample_id.sample] = attempt

@@ -122,9 +122,10 @@ class Record:
 
     # What the control loop reports.
 
-    def admitted(self, now_s: float) -> None:
+    def admitted(self) -> None:
         """A sample was sent to the sampler; the first of a round begins it."""
-        self._tally.admitted(now_s)
+        if not self._tally.is_under_way:
+            self._tally.admitted(self._clock.now_s())
 
     def handed(self, update: int, groups: Sequence[Group], now_s: float) -> None:
         """Groups were handed to the learner for an update."""
@@ -141,7 +142,7 @@ class Record:
 
     def started(self, events: Iterable[Event]) -> None:
         """The sampler reports; the first prefill of a version ends its gap."""
-        for event in events:
+        for event in events if self._tally.is_gap_open else ():
             if isinstance(event, SampleStarted):
                 gap = self._tally.started(event.now_s)
                 if gap is not None:

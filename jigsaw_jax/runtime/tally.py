@@ -72,6 +72,16 @@ class Tally:
         """JSON values from which `Tally` goes on."""
         return dataclasses.asdict(self.totals)
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a sample of the round was sent to the sampler."""
+        return self._round_start_s is not None
+
+    @property
+    def is_gap_open(self) -> bool:
+        """Whether a version was published and nothing has started since."""
+        return self._published_s is not None
+
     def admitted(self, now_s: float) -> None:
         """A sample was sent to the sampler."""
         if self._round_start_s is None:

@@ -9,10 +9,9 @@ with its traceback, so nothing that breaks in the background is ever silent.
 import collections
 import contextlib
 import dataclasses
-import itertools
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 
@@ -81,9 +80,9 @@ class CommandThread:
                 has_work = self._work()
 
 
-def batches(
+def arrivals(
     events: queue.SimpleQueue[Any],
-    key: Callable[[Any], Any],
+    split: Callable[[list[Any]], Iterable[list[Any]]],
     *,
     idle_s: float | None = None,
     idle: Callable[[], Any] | None = None,
@@ -92,7 +91,7 @@ def batches(
 
     Args:
       events: waited on for the next.
-      key: neighbours of one key that are there at the same time come as one batch.
+      split: cuts what is there at the same time into batches.
       idle_s: how long nothing may come; None for ever.
       idle: makes an event that says so.
 
@@ -105,11 +104,9 @@ def batches(
         except queue.Empty:
             assert idle is not None
             items = [idle()]
-        with contextlib.suppress(queue.Empty):
-            while True:
-                items.append(events.get_nowait())
-        for _, batch in itertools.groupby(items, key):
-            yield list(batch)
+        # Nobody else takes any.
+        items += [events.get_nowait() for _ in range(events.qsize())]
+        yield from split(items)
 
 
 class Turns:

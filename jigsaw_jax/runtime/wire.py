@@ -16,7 +16,7 @@ import operator
 import struct
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -186,10 +186,13 @@ def _tuple(hint: Any, arm: Any) -> Callable[[Any], Any]:
 def _dict(hint: Any) -> Callable[[Any], Any]:
     arms = typing.get_args(hint)
     take = reader(arms[1]) if arms else reader(Any)
+    kept = _kept(arms[1]) if arms else frozenset()
 
     def mapping(value: Any) -> Any:
         if type(value) is not dict:
             raise _wrong(hint, value)
+        if kept.issuperset(map(type, value.values())):
+            return value.copy()
         return {key: take(item) for key, item in value.items()}
 
     return mapping
@@ -208,15 +211,55 @@ def _enum(hint: Any) -> Callable[[Any], Any]:
 def _record(hint: Any) -> Callable[[Any], Any]:
     hints = typing.get_type_hints(hint)
     names = getattr(hint, "_fields", None) or _names(hint)
+    kept = [_kept(hints[name]) for name in names]
     readers = [reader(hints[name]) for name in names]
+    make = _maker(hint, names)
+    # Which fields are to be read and which are kept, by the types of a message.
+    plans: dict[tuple[type, ...], list[tuple[int, Callable[[Any], Any]]]] = {}
 
     def record(value: Any) -> Any:
         if type(value) is not list or len(value) != len(names):
             raise _wrong(hint, value)
-        items = [read_one(item) for read_one, item in zip(readers, value, strict=True)]
-        return hint(**dict(zip(names, items, strict=True)))
+        found = tuple(map(type, value))
+        plan = plans.get(found)
+        items = value.copy()
+        if plan is not None:
+            for place, take in plan:
+                items[place] = take(items[place])
+            return make(items)
+        items = [take(item) for take, item in zip(readers, value, strict=True)]
+        plans[found] = [
+            (place, readers[place])
+            for place, one in enumerate(found)
+            if one not in kept[place]
+        ]
+        return make(items)
 
     return record
+
+
+def _kept(hint: Any) -> frozenset[type]:
+    """Types of which a value is read as it is."""
+    arms = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    return _SCALARS.intersection(arms)
+
+
+def _maker(hint: Any, names: Sequence[str]) -> Callable[[list[Any]], Any]:
+    """What makes a record of all its fields, in order."""
+    if issubclass(hint, tuple):
+        return functools.partial(tuple.__new__, hint)
+    if hasattr(hint, "__post_init__") or not hasattr(hint, "__slots__"):
+        return lambda items: hint(**dict(zip(names, items, strict=True)))
+    # Of a record that checks nothing. Its own constructor takes twice as long.
+    setters = [getattr(hint, name).__set__ for name in names]
+
+    def make(items: list[Any]) -> Any:
+        record = object.__new__(hint)
+        for put, item in zip(setters, items, strict=True):
+            put(record, item)
+        return record
+
+    return make
 
 
 # Completions.

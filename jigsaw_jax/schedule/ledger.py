@@ -67,6 +67,11 @@ _LEGAL: dict[State, frozenset[State]] = {
 }
 # A report of a stage that the attempt has already passed is a duplicate.
 _STAGE = {state: stage for stage, state in enumerate(State)}
+# Those of one sample; the others are its group's.
+_LEGAL_ALONE = {
+    state: frozenset(to for to in legal if _STAGE[to] <= _STAGE[State.SCORED])
+    for state, legal in _LEGAL.items()
+}
 _COMMITTED = State.COMMITTED.value
 
 
@@ -85,7 +90,9 @@ class Ledger:
 
     def __init__(self, samples_per_group: int) -> None:
         self._samples_per_group = samples_per_group
-        self._open: dict[GroupId, _Entry] = {}
+        # By uid and draw: a part of a sample's identity equals its group's, and is
+        # made in a third of the time.
+        self._open: dict[tuple[str, int], _Entry] = {}
         self._leases: dict[int, list[GroupId]] = {}
         # How each ended group ended: "committed", or the reason of its drop.
         self._ended: dict[GroupId, str] = {}
@@ -107,13 +114,21 @@ class Ledger:
         self._open[group] = _Entry([State.QUEUED] * size, [0] * size, [0] * size)
         self._counts[State.QUEUED] += size
 
-    def move(self, sample: SampleId, attempt: int, to: State) -> bool:
+    def move(
+        self,
+        sample: SampleId,
+        attempt: int,
+        to: State,
+        *,
+        unless: frozenset[State] = frozenset(),
+    ) -> bool:
         """Move one sample within its attempt.
 
         Args:
           sample: which.
           attempt: the delivery that the caller speaks of.
           to: admitted, running, waiting_env, paused or scored.
+          unless: states that it does not leave, whatever the attempt.
 
         Returns:
           False where nothing was done: the attempt is an old one, the group has
@@ -122,15 +137,18 @@ class Ledger:
         Raises:
           LedgerError: unknown sample, an attempt from the future, no such transition.
         """
-        entry = self._current(sample, attempt, to)
-        if entry is None:
+        index = sample.sample
+        entry = self._open.get(sample[:2])
+        if entry is not None and entry.states[index] in unless:
             return False
-        state = entry.states[sample.sample]
-        if to not in _LEGAL[state] or _STAGE[to] > _STAGE[State.SCORED]:
+        if entry is None or entry.attempts[index] != attempt:
+            return self._is_late(sample, attempt, to)
+        state = entry.states[index]
+        if to not in _LEGAL_ALONE[state]:
             if _STAGE[state] >= _STAGE[to]:
                 return False
             raise _illegal(sample, state, to)
-        entry.states[sample.sample] = to
+        entry.states[index] = to
         self._counts[state] -= 1
         self._counts[to] += 1
         return True
@@ -151,9 +169,9 @@ class Ledger:
         Raises:
           LedgerError: as in `move`; a sample that is queued already cannot be lost.
         """
-        entry = self._current(sample, attempt, State.QUEUED)
-        if entry is None:
-            return False
+        entry = self._open.get(sample[:2])
+        if entry is None or entry.attempts[sample.sample] != attempt:
+            return self._is_late(sample, attempt, State.QUEUED)
         state = entry.states[sample.sample]
         if State.QUEUED not in _LEGAL[state]:
             if state is State.QUEUED:
@@ -235,11 +253,11 @@ class Ledger:
 
     def attempt(self, sample: SampleId) -> int:
         """The current attempt of a sample whose group is open."""
-        return self._open[GroupId(sample.uid, sample.draw)].attempts[sample.sample]
+        return self._open[sample[:2]].attempts[sample.sample]
 
     def failures(self, sample: SampleId) -> int:
         """Attempts lost to failures, of a sample whose group is open."""
-        return self._open[GroupId(sample.uid, sample.draw)].failures[sample.sample]
+        return self._open[sample[:2]].failures[sample.sample]
 
     def count(self, state: State) -> int:
         """Samples in one state."""
@@ -259,7 +277,7 @@ class Ledger:
 
     def open_groups(self) -> tuple[GroupId, ...]:
         """Every group that has not ended, in the order of opening."""
-        return tuple(self._open)
+        return tuple(GroupId(*group) for group in self._open)
 
     def snapshot(self) -> dict[str, Any]:
         """The whole ledger as JSON values; an ended group takes one entry."""
@@ -270,8 +288,7 @@ class Ledger:
             "samples_per_group": self._samples_per_group,
             "open": [
                 [
-                    group.uid,
-                    group.draw,
+                    *group,
                     entry.update,
                     [state.value for state in entry.states],
                     list(entry.attempts),
@@ -318,13 +335,13 @@ class Ledger:
             entry.attempts = [attempt + 1 for attempt in attempts]
             entry.failures = list(failures)
 
-    def _current(self, sample: SampleId, attempt: int, to: State) -> _Entry | None:
-        """The entry, or None where the attempt is late."""
+    def _is_late(self, sample: SampleId, attempt: int, to: State) -> bool:
+        """False where the attempt is an old one or its group has ended, else raises."""
         group = GroupId(sample.uid, sample.draw)
         entry = self._open.get(group)
         if entry is None:
             if group in self._ended:
-                return None
+                return False
             raise LedgerError(f"{sample} must be open to become {to.value}, is unknown")
         current = entry.attempts[sample.sample]
         if attempt > current:
@@ -332,17 +349,19 @@ class Ledger:
                 f"{sample} must be at attempt {attempt} to become {to.value}, "
                 f"is {entry.states[sample.sample].value} at attempt {current}"
             )
-        return entry if attempt == current else None
+        return False
 
     def _move_all(self, group: GroupId, to: State) -> _Entry:
         entry = self._open.get(group)
         if entry is None:
             raise LedgerError(f"{group} must be open to become {to.value}")
-        for sample, state in enumerate(entry.states):
+        states = dict.fromkeys(entry.states)
+        for state in states:
             if to not in _LEGAL[state]:
-                raise _illegal(SampleId(*group, sample), state, to)
-        for state in entry.states:
-            self._counts[state] -= 1
+                sample = SampleId(*group, entry.states.index(state))
+                raise _illegal(sample, state, to)
+        for state in states:
+            self._counts[state] -= entry.states.count(state)
         self._counts[to] += len(entry.states)
         entry.states = [to] * len(entry.states)
         return entry

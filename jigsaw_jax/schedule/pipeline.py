@@ -62,7 +62,7 @@ class Pipeline:
             self._ledger,
             gap=self._gap,
             accepts=self._rounds.accepts,
-            emit=lambda effect: self._effects.append(effect),
+            emit=self._effects.append,
         )
         self._now = Standing(
             self._source,
@@ -284,7 +284,8 @@ class Pipeline:
         if self._is_ending and not self.is_finished and not self._is_unsaved():
             self.is_finished = True
             self._effects.append(records.Finish(error=self._error))
-        effects, self._effects = self._effects, []
+        effects = self._effects.copy()
+        self._effects.clear()
         return effects
 
     def _is_at_work(self) -> bool:

@@ -15,6 +15,10 @@ from jigsaw_jax.schedule.requests import Requests
 from jigsaw_jax.schedule.slots import Slots
 from jigsaw_jax.settings import Pipeline
 
+# Only an environment's answer lets a finished turn run again, and only an admission a
+# paused one.
+_RESTING = frozenset({State.WAITING_ENV, State.PAUSED})
+
 
 class Sampling:
     """Keeps slots full and collects what comes back, by uid alone.
@@ -57,7 +61,8 @@ class Sampling:
         # The attempt and worker of each sample that waits to go on where it stopped.
         self._paused: dict[SampleId, tuple[int, str]] = {}
         self._deadlines = Deadlines(settings.lost_after_s)
-        self._orders: dict[GroupId, int] = {}
+        # By uid and draw, as in the ledger.
+        self._by_id: dict[tuple[str, int], OpenGroup] = {}
         self.groups: dict[int, OpenGroup] = {}
         self.versions: collections.Counter[int] = collections.Counter()
         self.complete: list[int] = []
@@ -66,13 +71,13 @@ class Sampling:
     def add(self, group: OpenGroup) -> None:
         """Let a group arrive that is queued in the ledger."""
         self.groups[group.order] = group
-        self._orders[group.id] = group.order
+        self._by_id[group.id] = group
         self._requests.add(group.order, self._samples(group.id))
 
     def forget(self, group: OpenGroup) -> None:
         """The group is the learner's now."""
         del self.groups[group.order]
-        del self._orders[group.id]
+        del self._by_id[group.id]
         if group.version is not None:
             self.versions[group.version] -= 1
             if not self.versions[group.version]:
@@ -163,36 +168,33 @@ class Sampling:
 
     def started(self, event: records.SampleStarted) -> None:
         """The sample decodes."""
-        # Only an environment's answer lets a finished turn run again, and only an
-        # admission a paused one.
-        state = self._ledger.state(event.id)
-        if state is not State.WAITING_ENV and state is not State.PAUSED:
-            self._ledger.move(event.id, event.attempt, State.RUNNING)
+        self._ledger.move(event.id, event.attempt, State.RUNNING, unless=_RESTING)
 
     def finished(self, event: records.SampleFinished) -> None:
         """Free the slot and have the sample scored."""
-        if self._paused.get(event.id, (None,))[0] == event.attempt:
+        sample = event.id
+        if sample in self._paused and self._paused[sample][0] == event.attempt:
             # It ended before it could be stopped.
-            self._unpause(event.id)
-            self._ledger.move(event.id, event.attempt, State.RUNNING)
-        if not self._ledger.move(event.id, event.attempt, State.WAITING_ENV):
+            self._unpause(sample)
+            self._ledger.move(sample, event.attempt, State.RUNNING)
+        if not self._ledger.move(sample, event.attempt, State.WAITING_ENV):
             return
-        self._release(event.id, is_finished=True)
-        group = self._group(event.id)
+        self._release(sample, is_finished=True)
+        group = self._group(sample)
         if not self._accepts(group, event.version_min):
             self.rejected += 1
-            self._retry(event.id, event.attempt)
+            self._retry(sample, event.attempt)
             return
-        group.tokens[event.id.sample] = event.num_tokens
-        group.versions[event.id.sample] = event.version_min
+        group.tokens[sample.sample] = event.num_tokens
+        group.versions[sample.sample] = event.version_min
         if len(group.tokens) == self._settings.samples_per_group:
             self._requests.remove(group.order)
             self._gap.sampled(group.tokens.values())
         if self._lengths is not None:
-            self._lengths.add(event.id.uid, event.num_tokens)
+            self._lengths.add(sample.uid, event.num_tokens)
             self._requests.rank(group.order)
-        self._deadlines.set(event.id, self._gap.now_s)
-        self._emit(records.ScoreSample(id=event.id, attempt=event.attempt))
+        self._deadlines.set(sample, self._gap.now_s)
+        self._emit(records.ScoreSample(id=sample, attempt=event.attempt))
 
     def failed(self, event: records.SampleFailed) -> None:
         """Queue the sample again."""
@@ -209,7 +211,7 @@ class Sampling:
             self.complete.append(group.order)
 
     def _group(self, sample: SampleId) -> OpenGroup:
-        return self.groups[self._orders[GroupId(sample.uid, sample.draw)]]
+        return self._by_id[sample[:2]]
 
     def _samples(self, group: GroupId) -> list[SampleId]:
         return [SampleId(*group, i) for i in range(self._settings.samples_per_group)]

@@ -6,6 +6,9 @@ import heapq
 from jigsaw_jax.records import SampleId
 from jigsaw_jax.schedule.ledger import LedgerError
 
+# Whether a worker is late, its free slots as a negative number, and when it joined; the
+# least is the next to be given something.
+Rank = tuple[bool, int, int]
 # Outdated entries that are kept in any case.
 SPARE = 64
 
@@ -21,15 +24,12 @@ class _Worker:
     running: dict[SampleId, int]
     joined: int
     is_late: bool = False
+    rank: Rank = (False, 0, 0)
 
     @property
     def free(self) -> int:
         return self.slots - len(self.running)
 
-    @property
-    def rank(self) -> tuple[bool, int, int]:
-        """The least is the next to be given something."""
-        return self.is_late, -self.free, self.joined
 
 
 class Slots:
@@ -41,7 +41,7 @@ class Slots:
         self._joined = 0
         self._incarnations: dict[str, int] = {}
         # Every rank that a worker had; only its current one counts.
-        self._roomy: list[tuple[tuple[bool, int, int], str]] = []
+        self._roomy: list[tuple[Rank, str]] = []
 
     @property
     def total(self) -> int:
@@ -75,8 +75,8 @@ class Slots:
         if worker in self._workers:
             raise LedgerError(f"worker {worker!r} must be lost before it joins again")
         self._joined += 1
-        self._workers[worker] = _Worker(slots, {}, self._joined)
-        self._note(worker)
+        entry = self._workers[worker] = _Worker(slots, {}, self._joined)
+        self._note(worker, entry)
 
     def lose(self, worker: str) -> list[tuple[SampleId, int]]:
         """Remove a worker; returns the (sample, attempt) pairs that ran on it."""
@@ -93,7 +93,7 @@ class Slots:
         while self._roomy:
             rank, name = self._roomy[0]
             worker = self._workers.get(name)
-            if worker and worker.free > 0 and rank == worker.rank:
+            if worker is not None and rank == worker.rank:
                 return name
             heapq.heappop(self._roomy)
         return None
@@ -105,7 +105,11 @@ class Slots:
         assert sample not in self._place
         entry.running[sample] = attempt
         self._place[sample] = worker
-        self._note(worker)
+        if self._roomy and self._roomy[0][1] == worker:
+            # Usually the one that `roomiest` has just named: outdated as it is by now,
+            # its place at the top saves looking for another's.
+            heapq.heappop(self._roomy)
+        self._note(worker, entry)
 
     def release(
         self, sample: SampleId, *, is_finished: bool = False, is_overdue: bool = False
@@ -126,16 +130,18 @@ class Slots:
         entry = self._workers[worker]
         attempt = entry.running.pop(sample)
         entry.is_late = is_overdue or (entry.is_late and not is_finished)
-        self._note(worker)
+        self._note(worker, entry)
         return worker, attempt
 
     def running(self) -> tuple[SampleId, ...]:
         """Every sample that has a slot."""
         return tuple(self._place)
 
-    def _note(self, worker: str) -> None:
-        entry = self._workers[worker]
-        if entry.free <= 0:
+    def _note(self, worker: str, entry: _Worker) -> None:
+        """Its rank has changed."""
+        free = entry.slots - len(entry.running)
+        entry.rank = entry.is_late, -free, entry.joined
+        if free <= 0:
             return
         heapq.heappush(self._roomy, (entry.rank, worker))
         if len(self._roomy) > 4 * len(self._workers) + SPARE:

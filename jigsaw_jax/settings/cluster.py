@@ -36,7 +36,8 @@ class Cluster:
         groups to sum their gradients; 0 is never.
       queue_bytes_max: of completions between samplers and learner; a round that could
         need more is refused.
-      store_bytes: of the object store that local:N starts.
+      store_bytes: of the object store that local:N starts, for weights and gradient
+        sums; completions are in the learner's process.
       carriers: of weights between processes, the first choice first: "ray" (Ray's
         store), "transfer" (JAX's transfer server) and "folder". The next is tried where
         one fails (docs/weights.md).

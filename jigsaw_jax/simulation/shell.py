@@ -10,13 +10,12 @@ that come at the same virtual time are applied in one call, as a real run's are.
 
 import functools
 import heapq
-import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from jigsaw_jax import records
 from jigsaw_jax.records import Effect, Event, GroupId, SampleId
-from jigsaw_jax.schedule.batching import batch_key
+from jigsaw_jax.schedule.batching import batches
 from jigsaw_jax.schedule.pipeline import Pipeline
 from jigsaw_jax.settings import Train
 from jigsaw_jax.simulation import fleet
@@ -131,8 +130,8 @@ class Shell:
 
     def _flush(self) -> None:
         events, self._inbox = self._inbox, []
-        for _, batch in itertools.groupby(events, batch_key):
-            self._take(list(batch))
+        for batch in batches(events):
+            self._take(batch)
 
     def _take(self, events: list[Event]) -> None:
         effects = self.pipeline.apply(*events)

@@ -2,7 +2,7 @@
 
 Simulated hosts (`controller_hosts`) complete groups at a steady rate. What they talk to
 is a cluster's whole controller: control loop, pipeline, crew, roster, fleet, Ray, logs.
-Their completions go to Ray's store, and the controller is told where they lie.
+Their completions go to the depot in the learner's process, and the controller has keys.
 
 Prints processor seconds of this process for each second's groups, and the time from the
 end of a group's last sample until the pipeline has the group complete. Exits 1 where a
@@ -84,7 +84,7 @@ def train_of(args):
         "Sampler.slots = 128",
         "Evaluation.every = -1",
         "Store.checkpoint_every = 1000000",
-        "Cluster.store_bytes = 2_000_000_000",
+        "Cluster.store_bytes = 100_000_000",
         "Cluster.heartbeat_s = 60.0",
     ]
     return config.load(["configs/demo.gin"], sets).train
@@ -154,15 +154,15 @@ class Crowd:
         self.processes = []
         self.hired = 0
 
-    def make(self, options, charter):
-        del options
+    def make(self, options, charter, others):
+        del options, others
         told, args = json.loads(charter), self.args
         if not self.processes:
             load = Load(
                 samples_per_s=args.groups_per_s * args.samples / args.hosts,
                 sample_bytes=int(args.payload_kb * 1000 / args.samples),
             )
-            groups = {"commands": 1, "messages": args.hosts + 4}
+            groups = {"commands": 1, "messages": 1, "life": args.hosts + 4}
             remote: Any = ray.remote
             made = remote(concurrency_groups=groups, num_cpus=0)(Hosts)
             self.processes = [made.remote(load) for _ in range(args.processes + 1)]
@@ -170,7 +170,7 @@ class Crowd:
         place = self.hired % args.processes if told["name"] != "learner" else -1
         process = self.processes[place]
         self.hired += 1
-        ray.get(process.hire.remote(told["name"], told["epoch"], self.hired))
+        ray.get(process.hire.remote(told, self.hired))
         return Handle(process, told["name"])
 
 

@@ -1,14 +1,17 @@
-"""Simulated hosts of `tests.bench.controller`: real outboxes, no engine behind them.
+"""Simulated hosts of `tests.bench.controller`: real lines, no engine behind them.
 
-An actor of Ray holds several hosts. A host takes the commands of the controller, says
-what a worker would say of them, through `runtime.cluster.outbox`, and lets the oldest
-of its samples finish at a steady rate, each with the same bytes for a completion.
+An actor of Ray holds several hosts. A host takes the commands of the controller by its
+own line, says what a worker would say of them, and lets the oldest of its samples
+finish at a steady rate. Each completion has the same bytes, and goes to the learner's
+depot.
 """
 
 import collections
 import dataclasses
+import os
 import threading
 import time
+import traceback
 from typing import Any
 from unittest import mock
 
@@ -18,22 +21,30 @@ from jigsaw_jax.records import (
     CheckpointDurable,
     GroupId,
     GroupsAccumulated,
-    SampleFinished,
     SampleId,
-    SampleStarted,
     Score,
     UpdateStepped,
 )
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import offers
-from jigsaw_jax.runtime.cluster import outbox as outboxes
+from jigsaw_jax.runtime.cluster.contact import Contact
 from jigsaw_jax.runtime.cluster.outbox import Outbox
+from jigsaw_jax.runtime.lines import porter
+from jigsaw_jax.runtime.lines.depot import Depot, read_keys
+from jigsaw_jax.runtime.lines.porter import Porter
+from jigsaw_jax.runtime.threads import ThreadFailed
 from jigsaw_jax.runtime.weights import Offer
 
 TICK_S = 0.005
 DECODE_S = 0.05
 TOKENS = 1500
+
+
+def failed(thread: ThreadFailed) -> None:
+    """The bench ends where a worker would."""
+    traceback.print_exception(thread.error)
+    os._exit(1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,9 +68,12 @@ class Completion:
 class Host:
     """One worker: a sampler, or the learner."""
 
-    def __init__(self, epoch: int, load: Load, rank: int):
+    def __init__(self, charter: dict[str, Any], load: Load, rank: int):
         self.rates = load
-        self.outbox = Outbox(Clock(), epoch)
+        self.token = charter["token"]
+        self.outbox = Outbox(Clock(), charter["epoch"])
+        self.porter = Porter(charter["worker"], self.token, failed)
+        self.depot: Any = None
         self.outbox.facts = lambda: {"compilations": 0, "timeouts": 0}
         # Far from the controller, whose clock then has to be lined up with its own.
         self.outbox.post("hello", 0, f"host-{rank}", "elsewhere")
@@ -68,34 +82,41 @@ class Host:
         self.cancelled: set[tuple[SampleId, int]] = set()
         self.version = 0
         self.due, self.last_s, self.decoded_s = 0.0, None, 0.0
-        self.refs: collections.deque[Any] = collections.deque(maxlen=4)
+        self.lock = threading.Lock()
+        self.sequence, self.early = 0, {}
+        Contact(charter, self.outbox, take=self.do, fail=failed, end=lambda: None)
 
     # What it is told.
 
-    def do(self, batch: bytes, refs: list[Any]) -> None:
-        _, commands = wire.from_bytes(batch)
-        for name, values, first, num in commands:
-            do = self.learn if name == "learn" else getattr(self, name, self.ignore)
-            do(values, refs[first : first + num])
+    def do(self, batch: bytes) -> None:
+        number, commands = wire.from_bytes(batch)
+        with self.lock:
+            self.early[number] = commands
+            while due := self.early.pop(self.sequence + 1, None):
+                self.sequence += 1
+                for name, values, _, _ in due:
+                    does = self.learn if name == "learn" else None
+                    (does or getattr(self, name, self.ignore))(values)
 
-    def ignore(self, _values, _refs) -> None:
+    def ignore(self, _values) -> None:
         pass
 
-    def begin(self, values, _refs) -> None:
+    def begin(self, values) -> None:
         self.outbox.begin(values[0])
 
-    def load(self, values, _refs) -> None:
-        self.version = values[0]
-        self.outbox.post("loaded", values[0], time.monotonic())
+    def load(self, values) -> None:
+        self.porter.to(tuple(values[0]))
+        self.version = values[1]
+        self.outbox.post("loaded", values[1], time.monotonic())
 
-    def admit(self, values, _refs) -> None:
-        sample, attempt = SampleId(*values[0][0]), values[0][1]
+    def admit(self, values) -> None:
+        number, sample, attempt = values[0], SampleId(*values[1]), values[2]
         now_s = time.monotonic()
-        self.running.append((sample, attempt, now_s))
+        self.running.append((number, sample, attempt, now_s))
         self.last_s = self.last_s or now_s
-        self.event(SampleStarted(now_s=now_s, id=sample, attempt=attempt))
+        self.outbox.post("started", number, now_s)
 
-    def cancel(self, values, _refs) -> None:
+    def cancel(self, values) -> None:
         self.cancelled.add((SampleId(*values[0][0]), values[0][1]))
 
     # What it does.
@@ -115,7 +136,7 @@ class Host:
             if self.running:
                 self.finish(*self.running.popleft(), now_s)
 
-    def finish(self, sample, attempt, start_s, now_s) -> None:
+    def finish(self, number, sample, attempt, start_s, now_s) -> None:
         if (sample, attempt) in self.cancelled:
             self.cancelled.discard((sample, attempt))
             return
@@ -132,57 +153,59 @@ class Host:
             version=self.version,
             finish="stop",
         )
-        event = SampleFinished(
-            now_s=now_s,
-            id=sample,
-            attempt=attempt,
-            num_tokens=TOKENS,
-            version_min=self.version,
-        )
         whole: Any = Completion()
-        self.outbox.post("finished", wire.plain(event), False, sample=whole)
+
+        def tell(place):
+            told = now_s, TOKENS, self.version, False
+            self.outbox.post("finished", number, *told, place)
+
+        self.porter.carry(whole, lambda: True, tell)
         score = Score(value=float(sample.sample % 2), parts={"answer": 1.0})
-        plain = wire.plain(score)
-        self.outbox.post("score", wire.plain(sample), attempt, plain)
+        self.outbox.post("score", number, wire.plain(score))
 
     def event(self, event) -> None:
         self.outbox.post("event", type(event).__name__, wire.plain(event))
 
     # As the learner.
 
-    def learn(self, values, _refs) -> None:
+    def learn(self, values) -> None:
+        self.depot = Depot("127.0.0.1", self.token, failed)
         self.offer(values[2])
 
     def offer(self, version) -> None:
         offer = Offer(manifest="{}", tickets={"p": ("ray", ray.put(b"weights"))})
         trained, named = offers.plain(offer)
-        now_s = time.monotonic()
-        self.outbox.post("weights", version, "run", now_s, trained, 1, None, refs=named)
+        told = "run", time.monotonic(), self.depot.address, trained, 1, None
+        self.outbox.post("weights", version, *told, refs=named)
 
-    def accumulate(self, values, refs) -> None:
+    def accumulate(self, values) -> None:
         update, groups = values
         start_s = time.monotonic()
-        # They are there, and stay until the next ones are.
-        self.refs.append(ray.get(refs))
+        # They are there, or come.
+        keys = [key for group in groups for key in read_keys(group[3])]
+        self.depot.take(keys, 60.0)
         ids = tuple(GroupId(*group[0]) for group in groups)
         now_s = time.monotonic()
         self.outbox.interval("learner", "accumulate", start_s, now_s, update=update)
         self.event(GroupsAccumulated(now_s=now_s, groups=ids, update=update))
 
-    def step(self, values, _refs) -> None:
+    def forget(self, values) -> None:
+        self.depot.drop(read_keys(values[0]))
+
+    def step(self, values) -> None:
         update, groups = values[0]
         rows = [[uid, draw, [0.5] * 8] for uid, draw in groups]
         metrics = {f"loss/{number}": 0.5 for number in range(40)}
         event = UpdateStepped(now_s=time.monotonic(), update=update)
         self.outbox.post("stepped", wire.plain(event), metrics, rows)
 
-    def publish(self, values, _refs) -> None:
+    def publish(self, values) -> None:
         self.offer(values[0])
 
-    def save(self, values, _refs) -> None:
+    def save(self, values) -> None:
         self.event(CheckpointDurable(now_s=time.monotonic(), updates=values[0]))
 
-    def rest(self, _values, _refs) -> None:
+    def rest(self, _values) -> None:
         self.outbox.post("done", "rest")
 
 
@@ -194,11 +217,11 @@ class Hosts:
         self.hosts: dict[str, Host] = {}
         payload = bytes(load.sample_bytes)
         # Encoding is the sampler's work, and not what is measured.
-        mock.patch.object(outboxes, "wire", _Wire(payload)).start()
+        mock.patch.object(porter, "wire", _Wire(payload)).start()
         threading.Thread(target=self.run, daemon=True).start()
 
-    def hire(self, name, epoch, rank):
-        self.hosts[name] = Host(epoch, self.load, rank)
+    def hire(self, charter, rank):
+        self.hosts[charter["name"]] = Host(charter, self.load, rank)
 
     def run(self):
         pause = threading.Event()
@@ -207,12 +230,16 @@ class Hosts:
                 host.tick(time.monotonic())
 
     @ray.method(concurrency_group="commands")
-    def do(self, name, batch, refs):
-        self.hosts[name].do(batch, refs)
+    def do(self, name, batch, _refs):
+        self.hosts[name].do(batch)
 
-    @ray.method(concurrency_group="messages", num_returns=3)
-    def drain(self, name, timeout_s, linger_s):
-        return self.hosts[name].outbox.take(timeout_s, linger_s)
+    @ray.method(concurrency_group="messages")
+    def named(self, name, number):
+        return self.hosts[name].outbox.named(number)
+
+    @ray.method(concurrency_group="life")
+    def live(self):
+        threading.Event().wait()
 
 
 class _Wire:
@@ -233,7 +260,8 @@ class Handle:
     def __init__(self, actor, name):
         self.actor = actor
         self.do = _Method(actor.do, name)
-        self.drain = _Method(actor.drain, name)
+        self.named = _Method(actor.named, name)
+        self.live = actor.live
 
 
 class _Method:

@@ -2,7 +2,7 @@ import queue
 import threading
 import time
 
-from jigsaw_jax.runtime.threads import CommandThread, ThreadFailed, Turns, batches
+from jigsaw_jax.runtime.threads import CommandThread, ThreadFailed, Turns, arrivals
 
 
 def test_commands_run_in_order():
@@ -98,14 +98,16 @@ def test_turns_cost_nothing_where_nothing_is_shared():
         pass
 
 
-def test_events_of_one_key_that_wait_together_are_one_batch_in_order():
+def test_events_that_wait_together_are_cut_into_batches_in_order():
     events = queue.SimpleQueue()
     for event in ("a1", "a2", "b1", "a3"):
         events.put(event)
-    arrivals = batches(events, lambda event: event[0])
-    assert [next(arrivals) for _ in range(3)] == [["a1", "a2"], ["b1"], ["a3"]]
+    coming = arrivals(events, lambda found: [found[:2], found[2:]])
+    assert [next(coming) for _ in range(2)] == [["a1", "a2"], ["b1", "a3"]]
 
 
 def test_an_event_is_made_where_none_comes():
-    arrivals = batches(queue.SimpleQueue(), len, idle_s=0.01, idle=lambda: "nothing")
-    assert [next(arrivals), next(arrivals)] == [["nothing"], ["nothing"]]
+    coming = arrivals(
+        queue.SimpleQueue(), lambda found: [found], idle_s=0.01, idle=lambda: "nothing"
+    )
+    assert [next(coming), next(coming)] == [["nothing"], ["nothing"]]

@@ -1,7 +1,5 @@
-import itertools
-
 from jigsaw_jax.records import SampleId, SampleStarted, TimePassed
-from jigsaw_jax.schedule.batching import batch_key
+from jigsaw_jax.schedule.batching import batches
 
 
 def test_neighbouring_reports_of_samples_are_one_batch_and_others_stand_alone():
@@ -10,5 +8,5 @@ def test_neighbouring_reports_of_samples_are_one_batch_and_others_stand_alone():
     ]
     times = [TimePassed(now_s=0.0), TimePassed(now_s=0.0)]
     events = [*started[:2], *times, *started[2:]]
-    batches = [list(batch) for _, batch in itertools.groupby(events, batch_key)]
-    assert batches == [started[:2], times[:1], times[1:], started[2:]]
+    assert list(batches(events)) == [started[:2], times[:1], times[1:], started[2:]]
+    assert list(batches(started)) == [started]

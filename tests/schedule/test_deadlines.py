@@ -17,8 +17,8 @@ def test_a_sample_is_due_once_and_not_before_its_time():
 def test_only_the_newest_deadline_counts_and_none_of_what_is_back():
     deadlines = Deadlines(10.0)
     deadlines.set(FIRST, 0.0)
-    deadlines.set(FIRST, 5.0)
     deadlines.set(SECOND, 0.0)
+    deadlines.set(FIRST, 5.0)
     deadlines.clear(SECOND)
     assert list(deadlines.due(10.0)) == []
     assert list(deadlines.due(15.0)) == [FIRST]
@@ -36,5 +36,5 @@ def test_deadlines_that_do_not_count_do_not_pile_up():
     for turn in range(2000):
         deadlines.set(SECOND, float(turn))
         deadlines.clear(SECOND)
-    assert len(deadlines._heap) < 200
+    assert len(deadlines._ends) == 1
     assert list(deadlines.due(1e9)) == [FIRST]

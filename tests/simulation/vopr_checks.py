@@ -631,7 +631,7 @@ class Checks:
         sampling = pipeline._sampling
         for queue in (
             sampling._requests._ranked,
-            sampling._deadlines._heap,
+            sampling._deadlines._ends,
             sampling._slots._roomy,
             pipeline._judging._in_order,
         ):

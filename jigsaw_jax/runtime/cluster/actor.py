@@ -1,9 +1,10 @@
 """The Ray actor of a worker process: a door to `Desk`, light enough to open before JAX.
 
-do(batch)       commands in order, returns once they are queued
+do(batch)       commands that name objects of Ray's; the others come by line
+named(number)   objects that a batch of messages names
 follow(entries) the log of host 0, on the other hosts of a slice
 collect(key)    an answer to host 0
-drain(wait_s)   messages of its threads, and its heartbeat
+live()          tells why the process has ended
 """
 
 import contextlib
@@ -76,20 +77,22 @@ class Worker:
         """
         return self._desk.peers.collect(key)
 
-    @ray.method(concurrency_group="messages", num_returns=3)
-    def drain(
-        self, timeout_s: float, linger_s: float
-    ) -> tuple[bytes, bytes, list[Any]]:
-        """Messages, as `Outbox.take` has them.
+    @ray.method(concurrency_group="messages")
+    def named(self, number: int) -> list[Any]:
+        """Objects of a batch, as `Outbox.named` has them.
 
         Args:
-          timeout_s: until an empty batch returns.
-          linger_s: what follows the first message within this time comes with it.
+          number: of the batch.
 
         Returns:
-          Head, completions and objects.
+          References.
         """
-        return self._desk.outbox.take(timeout_s, linger_s)
+        return self._desk.outbox.named(number)
+
+    @ray.method(concurrency_group="life")
+    def live(self) -> None:
+        """Wait for ever; whoever called is told why the process has ended."""
+        self._desk.contact.wait()
 
 
 def _pin(cores: list[int]) -> None:
@@ -115,7 +118,7 @@ def make(options: dict[str, Any], charter: bytes, others: Sequence[Any] = ()) ->
       Its handle.
     """
     # A group has one thread, so that commands come in the order of the calls.
-    groups = {"commands": 1, "messages": 1, "answers": 1}
+    groups = {"commands": 1, "messages": 1, "answers": 1, "life": 1}
     remote: Any = ray.remote
     made = remote(concurrency_groups=groups, num_cpus=0)(Worker)
     return made.options(**options).remote(charter, others)

@@ -1,29 +1,25 @@
 """The crew of a run over processes: effects to workers, their messages to the loop.
 
-    control loop --commands--> Hand (one call a turn) ==Ray==> desk of a worker
-    control loop <--events----   Ears.hear   <==long poll== outbox of a worker
+    control loop --commands--> Hand (one frame a turn) ==line==> desk of a worker
+    control loop <--events----   Ears.hear           <==line==  outbox of a worker
 
 Both threads go through one lock, held for bookkeeping alone. Completions never pass
-through here: a sampler's answer leaves them in Ray's store, owned by this process, and
-the learner fetches them from there by the places that it is told.
+through here: a sampler sends them to the learner's depot, and this process has keys.
 """
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
-
-from ray.exceptions import RayError
 
 from jigsaw_jax import records
 from jigsaw_jax.records import Event, Group, GroupId, Prompt, Sample, SampleId, Score
 from jigsaw_jax.reward.pool import RewardPool
 from jigsaw_jax.runtime import wire
-from jigsaw_jax.runtime.cluster import remote
 from jigsaw_jax.runtime.cluster.ears import Ears
 from jigsaw_jax.runtime.cluster.fleet import Fleet
 from jigsaw_jax.runtime.cluster.guests import Guests
 from jigsaw_jax.runtime.cluster.hand import Hand
-from jigsaw_jax.runtime.cluster.remote import Register
+from jigsaw_jax.runtime.cluster.places import Stock, message
+from jigsaw_jax.runtime.cluster.register import Register
 from jigsaw_jax.runtime.cluster.roster import Roster
 from jigsaw_jax.runtime.cluster.shares import Shares
 from jigsaw_jax.runtime.evaluation import Evaluator
@@ -80,12 +76,13 @@ class ClusterCrew:
         self._guests = Guests(roster)
         per_round = train.pipeline.groups_per_round // train.pipeline.groups_per_update
         self._shares = Shares(per_round, self._hand_out)
+        self._stock = Stock(payloads, fleet.token, train.cluster.heartbeat_s)
         self._ears = Ears(
             roster,
             register=self._register,
             guests=self._guests,
             shares=self._shares,
-            payloads=payloads,
+            stock=self._stock,
             journal=record.journal,
             post=post,
             say=say,
@@ -162,11 +159,10 @@ class ClusterCrew:
             if is_resumed and known is not None and known.worker != hand.worker:
                 self._cancel(effect.id, effect.attempt, known.worker)
                 is_resumed = False
-            self._register.admit(effect.id, effect.attempt, hand.worker)
+            number = self._register.admit(effect.id, effect.attempt, hand.worker)
             hand.prompt(prompt)
-            if is_resumed != effect.is_resumed:
-                effect = dataclasses.replace(effect, is_resumed=is_resumed)
-            hand.command("admit", wire.plain(effect))
+            told = effect.id, effect.attempt, effect.version, is_resumed
+            hand.command("admit", number, *told)
 
     def cancel(self, effect: records.CancelSample) -> None:
         """Stop an attempt."""
@@ -260,6 +256,8 @@ class ClusterCrew:
                 helper.command("hand_in", effect.update)
             else:
                 self._roster.learner.command("step", wire.plain(effect))
+            # Its depot lets go what has ended before.
+            self._roster.learner.command("forget", self._stock.take_unused())
 
     def publish(self, version: int) -> None:
         """Have the learner send its weights."""
@@ -282,10 +280,7 @@ class ClusterCrew:
 
     def whole(self, group: Group) -> Group:
         """The group with its completions; without any where their host is gone."""
-        try:
-            return remote.fetched(group)
-        except RayError:
-            return dataclasses.replace(group, samples=(), scores=())
+        return self._stock.whole(group)
 
     def forget(self, group: GroupId) -> None:
         """Its samples are asked for no more."""
@@ -367,6 +362,7 @@ class ClusterCrew:
         """End the learner; samplers stay for the next life, or end with the fleet."""
         self._pool.close()
         self._roster.close()
+        self._stock.close()
 
     def kill(self) -> None:
         """End every process."""
@@ -395,5 +391,4 @@ class ClusterCrew:
 
 
 def _hand_over(hand: Hand, groups: Sequence[Group], update: int) -> None:
-    told, blobs = remote.message(groups)
-    hand.command("accumulate", update, told, refs=blobs)
+    hand.command("accumulate", update, message(groups))

@@ -1,6 +1,6 @@
 """A worker's desk: commands in order on one thread, each to the duty that does it.
 
-    queue(batch) -> [desk thread] -> SamplerDuty / LearnerDuty -> their own threads
+    line --queue--> [desk thread] -> SamplerDuty / LearnerDuty -> their own threads
     every error on any of them -> outbox "failed" -> controller
 
 A worker has no role until it is told one, and can be told both. In a slice of several
@@ -20,11 +20,15 @@ from jigsaw_jax.records import (
     CancelSample,
     PauseSample,
     Prompt,
+    SampleId,
     StepUpdate,
 )
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
+from jigsaw_jax.runtime.cluster.contact import Contact
 from jigsaw_jax.runtime.cluster.outbox import Outbox
+from jigsaw_jax.runtime.lines.depot import FarDepot, read_address, read_keys
+from jigsaw_jax.runtime.lines.porter import Porter
 from jigsaw_jax.runtime.slice.join import join
 from jigsaw_jax.runtime.slice.log import DivergedError, Reader
 from jigsaw_jax.runtime.slice.loops import LOOP
@@ -68,6 +72,7 @@ class Desk:
 
     Attributes:
       outbox: its messages.
+      contact: its line to the controller.
       peers: its slice.
     """
 
@@ -78,7 +83,12 @@ class Desk:
         self.outbox = Outbox(self._clock, charter["epoch"])
         self.peers = Peers(charter["host"], others, num_hosts=charter["num_hosts"])
         self._log = Reader()
+        self._lock = threading.Lock()
         self._sequence = 0
+        self._early: dict[int, tuple[Any, list[Any]]] = {}
+        self._token: str = charter["token"]
+        self._worker: str = charter["worker"]
+        self._shelf: FarDepot | None = None
         self._prompts: dict[str, Prompt] = {}
         self._sampler: Any = None
         self._learner: Any = None
@@ -93,30 +103,33 @@ class Desk:
             daemon=True,
         ).start()
         self.outbox.post("hello", os.getpid(), socket.gethostname(), home())
+        self.contact = Contact(charter, self.outbox, take=self.queue, fail=self._failed)
 
-    def queue(self, batch: bytes, refs: list[Any]) -> None:
+    def queue(self, batch: bytes, refs: Sequence[Any] = ()) -> None:
         """Queue the commands of a batch; one that came before is let go.
+
+        Those that name objects come by another way, so one may overtake another: it
+        waits for its turn.
 
         Args:
           batch: a number in sequence, and commands with their values.
           refs: objects in Ray's store that they name.
         """
         try:
-            self._queue(wire.from_bytes(batch), refs)
+            self._queue(wire.from_bytes(batch), list(refs))
         except wire.WireError as error:
             # Nobody waits for this call, so that what it raises would be lost.
             self._failed(ThreadFailed("commands", error))
 
     def _queue(self, batch: Any, refs: list[Any]) -> None:
         sequence, commands = wire.read_list(batch, 2)
-        if sequence <= self._sequence:
-            return
-        if sequence != self._sequence + 1:
-            raise wire.WireError(
-                f"batch must be number {self._sequence + 1}, got {sequence!r}"
-            )
-        self._sequence = sequence
-        self._thread.do(self._run, commands, refs)
+        with self._lock:
+            if wire.read(int, sequence) <= self._sequence:
+                return
+            self._early[sequence] = commands, refs
+            while due := self._early.pop(self._sequence + 1, None):
+                self._sequence += 1
+                self._thread.do(self._run, *due)
 
     def follow(self, entries: bytes, refs: list[Any]) -> None:
         """Take in entries of the slice's log, on a host that is not the first.
@@ -189,6 +202,7 @@ class Desk:
             self._name,
             peers=self.peers,
             outbox=self.outbox,
+            porter=Porter(self._worker, self._token, self._failed),
             clock=self._clock,
             fail=self._failed,
         )
@@ -221,7 +235,7 @@ class Desk:
             version=wire.read(int, version),
             peers=self.peers,
             outbox=self.outbox,
-            clock=self._clock,
+            token=self._token,
             fail=self._failed,
         )
 
@@ -238,9 +252,13 @@ class Desk:
         )
 
     def _load(self, values: list[Any], refs: list[Any]) -> None:
-        self._sampler.load(values, refs)
+        depot, *values = values
+        address = read_address(depot)
+        self._sampler.load(values, refs, address)
         if self._helper is not None:
             self._helper.follow(self._sampler.weights(), self._sampler.version)
+            if self._shelf is None or self._shelf.address != address:
+                self._shelf = FarDepot(address, self._token, self._worker)
 
     def _again(self, values: list[Any], refs: list[Any]) -> None:
         del refs
@@ -254,8 +272,16 @@ class Desk:
 
     def _admit(self, values: list[Any], refs: list[Any]) -> None:
         del refs
-        effect = wire.read(AdmitSample, values[0])
-        self._sampler.admit(effect, self._prompts[effect.id.uid])
+        number, sample_id, attempt, version, is_resumed = values
+        effect = AdmitSample(
+            id=wire.read(SampleId, sample_id),
+            attempt=wire.read(int, attempt),
+            worker=self._worker,
+            version=wire.read(int, version),
+            is_resumed=wire.read(bool, is_resumed),
+        )
+        prompt = self._prompts[effect.id.uid]
+        self._sampler.admit(wire.read(int, number), effect, prompt)
 
     def _cancel(self, values: list[Any], refs: list[Any]) -> None:
         del refs
@@ -270,9 +296,16 @@ class Desk:
         self._sampler.guest(wire.read(SampleRequest, values[0]))
 
     def _accumulate(self, values: list[Any], refs: list[Any]) -> None:
+        del refs
         update, groups = values
-        duty = self._learner or self._helper
-        duty.accumulate(wire.read(int, update), groups, refs)
+        if self._learner is not None:
+            self._learner.accumulate(wire.read(int, update), groups)
+        else:
+            self._helper.accumulate(wire.read(int, update), groups, self._shelf)
+
+    def _forget(self, values: list[Any], refs: list[Any]) -> None:
+        del refs
+        self._learner.forget(read_keys(values[0]))
 
     def _hand_in(self, values: list[Any], refs: list[Any]) -> None:
         del refs
@@ -326,6 +359,7 @@ _COMMANDS: dict[str, Command] = {
     "pause": Desk._pause,
     "guest": Desk._guest,
     "accumulate": Desk._accumulate,
+    "forget": Desk._forget,
     "hand_in": Desk._hand_in,
     "lend": Desk._lend,
     "borrow": Desk._borrow,

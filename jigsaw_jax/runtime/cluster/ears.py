@@ -1,27 +1,27 @@
 """What the workers say, each message to whom it concerns; on the fleet's thread.
 
-event, stepped, finished -> control loop      weights, loaded -> roster
+started, finished, event, stepped -> control loop      weights, loaded -> roster
 score -> who asked for it                     sums -> learner's step, lent -> helper
 interval -> event log and busy times          guest, done -> who waits for them
 """
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import ray
-
 from jigsaw_jax import records
-from jigsaw_jax.records import Event, GroupId, SampleId, Score
+from jigsaw_jax.records import Event, GroupId, Score
 from jigsaw_jax.runtime import wire
+from jigsaw_jax.runtime.cluster.batch import Batch
 from jigsaw_jax.runtime.cluster.guests import Guests
 from jigsaw_jax.runtime.cluster.hand import Hand
 from jigsaw_jax.runtime.cluster.offers import Weights
-from jigsaw_jax.runtime.cluster.remote import Register, Remote
+from jigsaw_jax.runtime.cluster.places import Remote, Stock
+from jigsaw_jax.runtime.cluster.register import Register
 from jigsaw_jax.runtime.cluster.roster import Roster
 from jigsaw_jax.runtime.cluster.shares import Shares
 from jigsaw_jax.runtime.intervals import Intervals
-from jigsaw_jax.runtime.payloads import Payloads
+from jigsaw_jax.runtime.lines.depot import read_address
 
 
 class Ears:
@@ -32,7 +32,7 @@ class Ears:
       register: of attempts.
       guests: requests that are not the pipeline's.
       shares: of the hand-off under way.
-      payloads: takes word of completions.
+      stock: takes word of completions.
       journal: the event log.
       post: takes events.
       say: tells the person who waits.
@@ -53,7 +53,7 @@ class Ears:
         register: Register,
         guests: Guests,
         shares: Shares,
-        payloads: Payloads,
+        stock: Stock,
         journal: Intervals,
         post: Callable[[Any], None],
         say: Callable[[str], None],
@@ -62,7 +62,7 @@ class Ears:
         self._register = register
         self._guests = guests
         self._shares = shares
-        self._payloads = payloads
+        self._stock = stock
         self._journal = journal
         self._post = post
         self._say = say
@@ -75,63 +75,65 @@ class Ears:
         self.sampler_busy: collections.deque[tuple[float, float, int]]
         self.sampler_busy = collections.deque()
 
-    def hear(self, hand: Hand, items: Sequence[Any], blob: Any, objects: Any) -> None:
-        """Take in a batch of a worker.
-
-        Args:
-          hand: who says it.
-          items: kind and values of each message.
-          blob: reference to the completions beside them.
-          objects: reference to a list of references that they name.
-        """
+    def hear(self, hand: Hand, batch: Batch) -> None:
+        """Take in a batch of a worker."""
         with self._roster.lock:
             self._roster.beat(hand)
-            for kind, *values in items:
+            for kind, *values in batch.items:
                 reader = _HEARD.get(kind)
                 if reader is None:
                     raise wire.WireError(f"message must be known, got {kind!r}")
-                reader(self, hand, values, (blob, objects))
+                reader(self, hand, values, batch)
             self._roster.flush()
 
-    def _hear_nothing(self, hand: Hand, values: list[Any], beside: Any) -> None:
-        del hand, values, beside
+    def _hear_nothing(self, hand: Hand, values: list[Any], batch: Batch) -> None:
+        del hand, values, batch
 
-    def _hear_event(self, hand: Hand, values: list[Any], beside: Any) -> None:
-        del beside
+    def _hear_event(self, hand: Hand, values: list[Any], batch: Batch) -> None:
+        del batch
         name, plain = values
         event = _event(_EVENTS[name], plain, hand)
-        if isinstance(event, records.SampleStarted):
-            ours = self._register.from_worker(event.id, event.attempt, hand.worker)
-            if ours is None:
-                return
         if isinstance(event, records.GroupsAccumulated):
             event = self._shares.accumulated(event)
         if event is not None:
             self._post(event)
 
-    def _hear_sums(self, hand: Hand, values: list[Any], beside: Any) -> None:
+    def _hear_started(self, hand: Hand, values: list[Any], batch: Batch) -> None:
+        del batch
+        number, now_s = values
+        known = self._register.from_worker(number, hand.worker)
+        if known is not None:
+            self._post(
+                records.SampleStarted(
+                    now_s=_REAL(now_s) + hand.offset_s,
+                    id=known.id,
+                    attempt=known.attempt,
+                )
+            )
+
+    def _hear_sums(self, hand: Hand, values: list[Any], batch: Batch) -> None:
         del hand
         update, num_trained, names, first, num = values
         step = self._shares.take_step()
         if step is None or step.update != update:
             self._register.ignore()
             return
-        refs = ray.get(beside[1])[first : first + num]
+        refs = batch.named()[first : first + num]
         self._roster.learner.command("add", num_trained, names, refs=refs)
         self._roster.learner.command("step", wire.plain(step))
 
-    def _hear_lent(self, hand: Hand, values: list[Any], beside: Any) -> None:
+    def _hear_lent(self, hand: Hand, values: list[Any], batch: Batch) -> None:
         del hand
         update, names, first, num = values
         helper = self._roster.helper()
         if helper is not None:
-            refs = ray.get(beside[1])[first : first + num]
+            refs = batch.named()[first : first + num]
             helper.command("borrow", names, refs=refs)
         to = None if helper is None else (helper.worker, wire.read(int, update))
         self._shares.arrived(to)
 
-    def _hear_stepped(self, hand: Hand, values: list[Any], beside: Any) -> None:
-        del beside
+    def _hear_stepped(self, hand: Hand, values: list[Any], batch: Batch) -> None:
+        del batch
         event = _event(_STEPPED, values[0], hand)
         self.metrics[event.update] = wire.read(dict[str, float], values[1])
         self.advantages[event.update] = {
@@ -145,52 +147,59 @@ class Ears:
             self._roster.learner.command("lend", self._shares.lending)
         self._post(event)
 
-    def _hear_finished(self, hand: Hand, values: list[Any], beside: Any) -> None:
-        plain, is_truncated, offset, size = values
-        event = _event(_FINISHED, plain, hand)
-        known = self._register.from_worker(event.id, event.attempt, hand.worker)
+    def _hear_finished(self, hand: Hand, values: list[Any], batch: Batch) -> None:
+        del batch
+        number, now_s, num_tokens, version_min, is_truncated, place = values
+        held = self._stock.hold((hand.worker, _INT(place)))
+        known = self._register.from_worker(number, hand.worker)
         if known is None:
             return
         if known.is_finished:
             self._register.ignore()
             return
         known.is_finished, known.is_paused = True, False
-        self._payloads.add_sample(
+        self._stock.payloads.add_sample(
             Remote(
-                id=event.id,
-                attempt=event.attempt,
-                num_sampled=event.num_tokens,
-                is_truncated=wire.read(bool, is_truncated),
-                blob=beside[0],
-                offset=wire.read(int, offset),
-                size=wire.read(int, size),
+                id=known.id,
+                attempt=known.attempt,
+                num_sampled=_INT(num_tokens),
+                is_truncated=_BOOL(is_truncated),
+                held=held,
             )
         )
-        self._post(event)
+        self._post(
+            records.SampleFinished(
+                now_s=_REAL(now_s) + hand.offset_s,
+                id=known.id,
+                attempt=known.attempt,
+                num_tokens=num_tokens,
+                version_min=_INT(version_min),
+            )
+        )
 
-    def _hear_score(self, hand: Hand, values: list[Any], beside: Any) -> None:
-        del beside
-        sample_id = _SAMPLE_ID(values[0])
-        known = self._register.from_worker(sample_id, values[1], hand.worker)
+    def _hear_score(self, hand: Hand, values: list[Any], batch: Batch) -> None:
+        del batch
+        known = self._register.from_worker(values[0], hand.worker)
         if known is None:
             return
         if known.score is not None:
             self._register.ignore()
             return
-        known.score = _SCORE(values[2])
+        known.score = _SCORE(values[1])
         if known.receive is not None:
             known.receive(known.score)
 
-    def _hear_guest(self, hand: Hand, values: list[Any], beside: Any) -> None:
+    def _hear_guest(self, hand: Hand, values: list[Any], batch: Batch) -> None:
         del hand
         offset, size = values
-        data = memoryview(ray.get(beside[0]))
+        data = memoryview(batch.body)
         self._guests.take(wire.read_sample(data[offset : offset + size]))
         self._roster.changed.notify_all()
 
-    def _hear_interval(self, hand: Hand, values: list[Any], beside: Any) -> None:
-        del beside
-        track, name, start_s, end_s, fields = values
+    def _hear_interval(self, hand: Hand, values: list[Any], batch: Batch) -> None:
+        form, track, start_s, end_s, *told = values
+        name, *keys = batch.forms[form]
+        fields = dict(zip(keys, told, strict=True))
         start_s, end_s = start_s + hand.offset_s, end_s + hand.offset_s
         self._journal.interval(track, name, start_s, end_s, **fields)
         if track == "sampler":
@@ -198,15 +207,19 @@ class Ears:
         elif track == "learner":
             self.learner_busy.append((start_s, end_s))
 
-    def _hear_weights(self, hand: Hand, values: list[Any], beside: Any) -> None:
-        version, run, start_s, trained, num_trained, frozen, first, num = values
-        refs = ray.get(beside[1])[first : first + num]
+    def _hear_weights(self, hand: Hand, values: list[Any], batch: Batch) -> None:
+        version, run, start_s, depot, trained, num_trained, frozen, *place = values
+        first, num = place
+        refs = batch.named()[first : first + num]
+        address = read_address(depot)
+        self._stock.open(address)
         hand.version = version
         self._roster.take_weights(
             Weights(
                 version=version,
                 run=run,
                 start_s=start_s + hand.offset_s,
+                depot=address,
                 trained=trained,
                 trained_refs=refs[:num_trained],
                 frozen=frozen,
@@ -214,30 +227,30 @@ class Ears:
             )
         )
 
-    def _hear_unloaded(self, hand: Hand, values: list[Any], beside: Any) -> None:
-        del beside
+    def _hear_unloaded(self, hand: Hand, values: list[Any], batch: Batch) -> None:
+        del batch
         self._roster.take_unloaded(hand, *values)
 
-    def _hear_loaded(self, hand: Hand, values: list[Any], beside: Any) -> None:
-        del beside
+    def _hear_loaded(self, hand: Hand, values: list[Any], batch: Batch) -> None:
+        del batch
         self._roster.take_loaded(hand, values[0], values[1] + hand.offset_s)
 
-    def _hear_say(self, hand: Hand, values: list[Any], beside: Any) -> None:
-        del hand, beside
+    def _hear_say(self, hand: Hand, values: list[Any], batch: Batch) -> None:
+        del hand, batch
         self._say(wire.read(str, values[0]))
 
-    def _hear_done(self, hand: Hand, values: list[Any], beside: Any) -> None:
-        del hand, beside
+    def _hear_done(self, hand: Hand, values: list[Any], batch: Batch) -> None:
+        del hand, batch
         self.done.add(values[0])
         self._roster.changed.notify_all()
 
-    def _hear_failed(self, hand: Hand, values: list[Any], beside: Any) -> None:
-        del beside
+    def _hear_failed(self, hand: Hand, values: list[Any], batch: Batch) -> None:
+        del batch
         thread, kind, text, trace = (wire.read(str, value) for value in values)
         self._roster.failed(f"{hand.name}, thread {thread}", kind, text, trace)
 
-    def _hear_leaving(self, hand: Hand, values: list[Any], beside: Any) -> None:
-        del values, beside
+    def _hear_leaving(self, hand: Hand, values: list[Any], batch: Batch) -> None:
+        del values, batch
         self._roster.leaving(hand)
 
 
@@ -249,11 +262,12 @@ def _event(read: Callable[[Any], Any], plain: Any, hand: Hand) -> Any:
     return read(plain)
 
 
-Reader = Callable[[Ears, Hand, list[Any], Any], None]
+Reader = Callable[[Ears, Hand, list[Any], Batch], None]
 _HEARD: dict[str, Reader] = {
     "hello": Ears._hear_nothing,
     "event": Ears._hear_event,
     "stepped": Ears._hear_stepped,
+    "started": Ears._hear_started,
     "finished": Ears._hear_finished,
     "score": Ears._hear_score,
     "guest": Ears._hear_guest,
@@ -268,15 +282,14 @@ _HEARD: dict[str, Reader] = {
     "failed": Ears._hear_failed,
     "leaving": Ears._hear_leaving,
 }
-_FINISHED = wire.reader(records.SampleFinished)
 _STEPPED = wire.reader(records.UpdateStepped)
-_SAMPLE_ID = wire.reader(SampleId)
 _SCORE = wire.reader(Score)
+_REAL, _INT, _BOOL = wire.reader(float), wire.reader(int), wire.reader(bool)
 _EVENTS: dict[str, Callable[[Any], Event]] = {
     cls.__name__: wire.reader(cls)
     for cls in (
-        records.SampleStarted,
         records.GroupsAccumulated,
+        records.StepTimed,
         records.CheckpointDurable,
     )
 }

@@ -2,7 +2,7 @@
 
     hire -> starting --message--> heard --silence, death--> lost (killed) -> on_loss
                                     ^ |
-              long poll, one thread for all: answer or time-out is the heartbeat
+              one thread before all lines: a batch, if need be empty, is the heartbeat
 
 A worker may be a slice of several hosts, a process each. The first is the one that is
 told and heard; the others only say that they live, and the loss of one is the loss of
@@ -16,12 +16,13 @@ import json
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
 from ray.exceptions import (
     ActorUnavailableError,
+    GetTimeoutError,
     RayActorError,
     RayError,
     RayTaskError,
@@ -30,15 +31,18 @@ from ray.exceptions import (
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import actor
+from jigsaw_jax.runtime.cluster.batch import Batch
 from jigsaw_jax.runtime.cluster.hand import DRAIN_S, Hand, Unsent
 from jigsaw_jax.runtime.cluster.head import Place
 from jigsaw_jax.runtime.cluster.outbox import LASTING
+from jigsaw_jax.runtime.cluster.switchboard import Switchboard, make_ticket
+from jigsaw_jax.runtime.lines.line import LineClosedError
 from jigsaw_jax.runtime.threads import ThreadFailed
 from jigsaw_jax.settings import Train
 
 # How often the poll looks around.
 POLL_S = 0.2
-# How long an answer waits for more behind its first message: of one worker, for each
+# How long a batch waits for more behind its first message: of one worker, for each
 # worker more, and at most.
 LINGER_S = 0.001
 LINGER_MORE_S = 0.0004
@@ -46,8 +50,9 @@ LINGER_MAX_S = 0.025
 # How often hosts that have joined are looked for, and how often Ray itself.
 LOOK_S = 5.0
 CHECK_S = 0.5
-# In which a process says its first word, once Ray is asked for it. A request that a
-# cut network swallowed is made again.
+# In which Ray tells why a process whose line has ended did.
+WHY_S = 2.0
+# In which a process says its first word, once Ray is asked for it.
 HELLO_S = 120.0
 # Errors of a host whose slice has lost another one, by their names: the program that
 # both were in, or word to it.
@@ -67,8 +72,10 @@ class Fleet:
       train: the run.
       clock: of the controller.
       check: called twice a second; raises where Ray itself has ended.
+      host: address of this one, at which workers call.
 
     Attributes:
+      token: that every process of the run shares.
       hands: those that live, by name.
       lives: how many each name has had.
       epoch: which life of the control loop is under way.
@@ -77,9 +84,11 @@ class Fleet:
     """
 
     def __init__(
-        self, train: Train, clock: Clock, *, check: Callable[[], None]
+        self, train: Train, clock: Clock, *, check: Callable[[], None], host: str
     ) -> None:
         self._train = train
+        self._board = Switchboard(host, self._ask)
+        self.token = self._board.token
         self._clock = clock
         self._head_check = check
         self._checked_s = 0.0
@@ -92,7 +101,7 @@ class Fleet:
         self.epoch = 0
         self.num_stale = 0
         self.losses = 0
-        self.on_batch: Callable[[Hand, list[Any], Any, Any], None]
+        self.on_batch: Callable[[Hand, Batch], None]
         self.on_loss: Callable[[Hand, str], None]
         self.on_error: Callable[[ThreadFailed], None]
         self.on_look: Callable[[], None]
@@ -101,7 +110,7 @@ class Fleet:
 
     def listen(
         self,
-        on_batch: Callable[[Hand, list[Any], Any, Any], None],
+        on_batch: Callable[[Hand, Batch], None],
         on_loss: Callable[[Hand, str], None],
         on_error: Callable[[ThreadFailed], None],
         on_look: Callable[[], None],
@@ -109,8 +118,7 @@ class Fleet:
         """Say who is told, from the listening thread, from a new epoch on.
 
         Args:
-          on_batch: takes a worker, its messages, and references to their completions
-            and to a list of objects.
+          on_batch: takes a worker and its messages.
           on_loss: takes a worker and why it is lost; it is dead by then.
           on_error: takes what the listening thread died of.
           on_look: called every few seconds.
@@ -157,8 +165,13 @@ class Fleet:
         others: Sequence[Hand] = (),
     ) -> Hand:
         """One process of a worker; the first comes last, since it knows the others."""
+        ticket = make_ticket()
         charter = {
             "name": name,
+            "worker": f"{name}/{self.lives[name]}",
+            "door": self._board.address,
+            "token": self.token,
+            "ticket": ticket,
             "epoch": self.epoch,
             "train": self._plain,
             "cores": self._cores(index, host),
@@ -166,19 +179,24 @@ class Fleet:
             "host": host,
             "num_hosts": len(place.nodes),
         }
-        handle = actor.make(
-            place.options(host),
-            json.dumps(charter).encode(),
-            [other.handle for other in others],
-        )
-        hand = Hand(name, role, self.lives[name], place, handle)
+        hand = Hand(name, role, self.lives[name], place)
         for other in others:
             other.first = hand
             hand.others.append(other)
         hand.unsent = self._unsent
-        hand.hired_s = self._clock.now_s()
-        hand.ask(hand.hired_s, self._linger_s)
+        hand.hired_s = hand.asked_s = self._clock.now_s()
+        # It may call before Ray has returned.
+        self._board.expect(ticket, hand)
+        hand.handle = actor.make(
+            place.options(host),
+            json.dumps(charter).encode(),
+            [other.handle for other in others],
+        )
+        hand.life = hand.handle.live.remote()
         return hand
+
+    def _ask(self, hand: Hand) -> None:
+        hand.ask(self._clock.now_s(), self._linger_s)
 
     def flush(self) -> None:
         """One call to each worker that has commands; for one thread at a time."""
@@ -198,10 +216,13 @@ class Fleet:
             if self.hands.get(hand.name) is hand:
                 del self.hands[hand.name]
         hand.kill()
+        for one in (hand, *hand.others):
+            self._board.hang_up(one)
 
     def close(self) -> None:
         """End every worker and the thread."""
         self._is_closed = True
+        self._board.close()
         for hand in list(self.hands.values()):
             self.retire(hand)
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -227,29 +248,41 @@ class Fleet:
                 self.on_error(ThreadFailed("fleet", error))
 
     def _poll(self) -> None:
-        with self._lock:
-            asked = {h.answer[0]: h for h in self._processes() if h.answer}
-        if not asked:
-            threading.Event().wait(POLL_S)
-            return
-        # One at a time wakes at the first; the rest that is there comes with it.
-        ready, _ = ray.wait(list(asked), num_returns=1, timeout=POLL_S)
-        if ready:
-            ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=0)
-        for ref in ready:
-            self._hear(asked.pop(ref))
+        for hand in self._board.ready(POLL_S):
+            self._hear(hand)
         now_s = self._clock.now_s()
         if now_s - self._checked_s >= CHECK_S:
             self._checked_s = now_s
             self._head_check()
+            self._check_lives()
+            self._check_silent(now_s)
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
             self.on_look()
-        self._check(asked.values(), now_s)
 
-    def _check(self, silent: Iterable[Hand], now_s: float) -> None:
+    def _check_lives(self) -> None:
+        """Lose those of which Ray says that they have ended."""
+        lives = {hand.life: hand for hand in self._processes()}
+        if lives:
+            ended, _ = ray.wait(list(lives), num_returns=len(lives), timeout=0)
+            for life in ended:
+                self._lose(lives[life], self._why(lives[life], 0.0))
+
+    def _why(self, hand: Hand, within_s: float) -> str:
+        """What Ray says of a process that has ended; raises what its own code did."""
+        try:
+            ray.get(hand.life, timeout=within_s)
+        except GetTimeoutError:
+            return hand.label + "its line has ended"
+        except RayError as error:
+            if _is_fault(error):
+                raise WorkerFailedError(f"in {hand.name}: {error}") from error
+            return hand.label + _reason(error)
+        return hand.label + "its process has ended"
+
+    def _check_silent(self, now_s: float) -> None:
         """Lose those that say nothing, and those that don't get ready."""
-        for hand in silent:
+        for hand in self._processes():
             silent_s = self._silent_s(hand)
             if now_s - hand.asked_s > silent_s:
                 self._lose(hand, f"{hand.label}silent for {silent_s:g} s")
@@ -266,27 +299,38 @@ class Fleet:
         return DRAIN_S + (cluster.building_s if hand.pid else HELLO_S)
 
     def _hear(self, hand: Hand) -> None:
-        assert hand.answer is not None
-        head_ref, payload_ref, refs_ref = hand.answer
-        try:
-            head = wire.from_bytes(ray.get(head_ref))
-        except RayError as error:
-            if _is_fault(error):
-                raise WorkerFailedError(f"in {hand.name}: {error}") from error
-            self._lose(hand, hand.label + _reason(error))
+        if hand.whole.is_lost or hand.line is None:
             return
+        try:
+            frames = hand.line.arrived()
+        except LineClosedError:
+            self._lose(hand, self._why(hand, WHY_S))
+            return
+        for head, body in frames:
+            self._take(hand, head, body)
+
+    def _take(self, hand: Hand, data: bytes, body: bytes) -> None:
+        head = wire.from_bytes(data)
         now_s = self._clock.now_s()
         hand.facts = head["facts"]
         hand.ask(now_s, self._linger_s)
         items = self._news(hand, head, now_s)
         worker = hand.whole
-        broken = [item[3] for item in items if _is_of_slice(worker, item)]
+        told = items if worker.others else []
+        broken = [item[3] for item in told if _is_broken(item)]
         if broken:
             self._lose(hand, hand.label + broken[0])
         if worker.is_lost:
             return
+        number, within_s = head["named"], self._train.cluster.heartbeat_s
+        batch = Batch(
+            items=items,
+            forms=head["forms"],
+            body=body,
+            named=lambda: ray.get(hand.handle.named.remote(number), timeout=within_s),
+        )
         try:
-            self.on_batch(worker, items, payload_ref, refs_ref)
+            self.on_batch(worker, batch)
         except RayError as error:
             # It spoke, and was cut off before what it spoke of could be fetched.
             self._lose(hand, hand.label + _reason(error))
@@ -317,20 +361,27 @@ class Fleet:
             self.on_loss(hand, reason)
 
 
-def _is_of_slice(hand: Hand, item: list[Any]) -> bool:
+def _is_broken(item: list[Any]) -> bool:
     """Whether a host failed of what it does when another of its slice is gone."""
-    return bool(hand.others) and item[0] == "failed" and item[2] in BROKEN
+    return item[0] == "failed" and item[2] in BROKEN
 
 
 def _is_fault(error: RayError) -> bool:
     """Whether a worker's own code raised it, which would come again in another."""
     if isinstance(error, RayActorError):
         return error.actor_init_failed
-    return isinstance(error, RayTaskError)
+    return isinstance(error, RayTaskError) and not _is_cut_off(error)
+
+
+def _is_cut_off(error: RayError) -> bool:
+    """Whether the process has not reached this one, which is the network's fault."""
+    return isinstance(error, RayTaskError) and isinstance(error.cause, LineClosedError)
 
 
 def _reason(error: RayError) -> str:
     """Why a worker is lost, in a few words."""
+    if isinstance(error, RayTaskError) and _is_cut_off(error):
+        return str(error.cause)
     found = re.search(r"is dead because ([^.:\n]+)", str(error))
     if found:
         return found[1]

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 import signal
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,10 +13,12 @@ from ray.exceptions import RayError
 
 from jigsaw_jax.records import Prompt
 from jigsaw_jax.runtime import wire
+from jigsaw_jax.runtime.cluster import contact
 from jigsaw_jax.runtime.cluster.desk import home
 from jigsaw_jax.runtime.cluster.head import Place
+from jigsaw_jax.runtime.lines.line import Line
 
-# How long a worker holds an empty answer back.
+# How long a worker holds an empty batch back.
 DRAIN_S = 1.0
 
 
@@ -35,6 +38,7 @@ class Unsent:
 class Hand:
     """One life of one worker.
 
+    worker: this life of it, as the pipeline knows it.
     name: stays over its lives.
     role: "sample" or "train"; "help" where a sampler has turned to gradients.
     incarnation: counts its lives from 1.
@@ -51,8 +55,10 @@ class Hand:
     is_lost: whether this life is over.
     marked_s: when the log last said that it lives.
     is_near: whether it is on this host.
-    asked_s: since when its next answer is waited for.
-    answer: references to that.
+    ticket: by which its line is known.
+    line: to it, once it has come.
+    life: reference that tells why its process has ended.
+    asked_s: since when its next batch is waited for.
     others: processes of the slice behind the first, which is this one.
     first: of the slice, where this is one of the others.
     unsent: what all of the fleet hold back.
@@ -62,7 +68,7 @@ class Hand:
     role: str
     incarnation: int
     place: Place
-    handle: Any
+    handle: Any = None
     version: int = -1
     wanted: int = -1
     is_joined: bool = False
@@ -74,8 +80,10 @@ class Hand:
     is_lost: bool = False
     marked_s: float = 0.0
     is_near: bool = False
+    ticket: str = ""
+    line: Line | None = None
+    life: Any = None
     asked_s: float = 0.0
-    answer: tuple[Any, Any, Any] | None = None
     others: list["Hand"] = dataclasses.field(default_factory=list)
     first: "Hand | None" = None
     unsent: "Unsent" = dataclasses.field(default_factory=lambda: Unsent())
@@ -83,11 +91,12 @@ class Hand:
     _commands: list[Any] = dataclasses.field(default_factory=list)
     _refs: list[Any] = dataclasses.field(default_factory=list)
     _prompts: set[str] = dataclasses.field(default_factory=set)
+    _early: list[bytes] = dataclasses.field(default_factory=list)
+    _attaching: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
-    @property
-    def worker(self) -> str:
-        """This life of it, as the pipeline knows it: what goes to another is not it."""
-        return f"{self.name}/{self.incarnation}"
+    def __post_init__(self) -> None:
+        """What goes to another life of the worker is not for this one."""
+        self.worker = f"{self.name}/{self.incarnation}"
 
     @property
     def whole(self) -> "Hand":
@@ -126,15 +135,30 @@ class Hand:
             self.command("prompt", texts[prompt.uid])
 
     def flush(self) -> None:
-        """Send what was held back, in one call."""
+        """Send what was held back, in one frame."""
         self._prompts.clear()
         if not self._commands:
             return
         self._sequence += 1
         batch = wire.to_bytes([self._sequence, self._commands])
         refs, self._commands, self._refs = self._refs, [], []
-        # Ray orders the calls of one caller; a dead worker is told by its drain.
-        self.handle.do.remote(batch, refs)
+        if refs:
+            # Objects of Ray's go by a call of Ray's; the number keeps the order.
+            self.handle.do.remote(batch, refs)
+            return
+        with self._attaching:
+            if self.line is None:
+                self._early.append(batch)
+            else:
+                self.line.post(contact.do(), batch)
+
+    def attach(self, line: Line) -> None:
+        """Its line is there: what it was told before goes out, and it is asked."""
+        with self._attaching:
+            self.line = line
+            for batch in self._early:
+                line.post(contact.do(), batch)
+            self._early.clear()
 
     def kill(self) -> None:
         """End its processes, also one that is stopped."""
@@ -167,6 +191,7 @@ class Hand:
         }
 
     def ask(self, now_s: float, linger_s: float) -> None:
-        """Begin a long poll; what follows its first message so soon comes with it."""
+        """Ask for a batch; what follows its first message so soon comes with it."""
+        assert self.line is not None, "a process is asked when its line is there"
         self.asked_s = now_s
-        self.answer = self.handle.drain.remote(DRAIN_S, linger_s)
+        self.line.post(contact.ask(DRAIN_S, linger_s))

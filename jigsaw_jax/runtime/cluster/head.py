@@ -138,6 +138,13 @@ class Head:
         )
         return self._temporary
 
+    @property
+    def host(self) -> str:
+        """This host's address in the cluster; the loopback's with local:N."""
+        import ray
+
+        return ray.util.get_node_ip_address()
+
     def places(self) -> list[Place]:
         """A place a worker: the learner's first, on this host where there are many.
 

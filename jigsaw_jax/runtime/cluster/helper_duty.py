@@ -14,9 +14,10 @@ from jigsaw_jax.records import Event
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import leaves, offers
-from jigsaw_jax.runtime.cluster.learner_duty import PayloadLostError, fetch
 from jigsaw_jax.runtime.cluster.outbox import Lanes, Outbox
+from jigsaw_jax.runtime.cluster.places import PayloadLostError, fetch
 from jigsaw_jax.runtime.learner import LearnerWorker
+from jigsaw_jax.runtime.lines.depot import Shelf
 from jigsaw_jax.runtime.threads import ThreadFailed, Turns
 from jigsaw_jax.settings import Train
 from jigsaw_jax.train.learner import Learner
@@ -47,6 +48,7 @@ class HelperDuty:
         own = dataclasses.replace(
             train.mesh, data=1, fsdp=1, tensor=tensor, shared=True
         )
+        self._train = train
         self._outbox = outbox
         self._fail = fail
         mesh = meshes.learner_mesh(own, jax.devices())
@@ -77,9 +79,9 @@ class HelperDuty:
         """Go by the learner's weights behind a step within the round."""
         self._worker.thread.do(self._borrow, names, refs)
 
-    def accumulate(self, update: int, groups: Any, refs: Sequence[Any]) -> None:
-        """Fetch completions and add their gradient sums."""
-        self._worker.thread.do(self._accumulate, update, groups, refs)
+    def accumulate(self, update: int, groups: Any, shelf: Shelf) -> None:
+        """Fetch completions from there and add their gradient sums."""
+        self._worker.thread.do(self._accumulate, update, groups, shelf)
 
     def hand_in(self, update: int) -> None:
         """Send the sums of an update, and begin anew."""
@@ -92,8 +94,9 @@ class HelperDuty:
             raise PayloadLostError(str(error).split("\n")[0]) from error
         self._learner.borrow(params)
 
-    def _accumulate(self, update: int, groups: Any, refs: Sequence[Any]) -> None:
-        self._worker.accumulate(fetch(groups, refs), update)
+    def _accumulate(self, update: int, groups: Any, shelf: Shelf) -> None:
+        within_s = self._train.cluster.heartbeat_s
+        self._worker.accumulate(fetch(groups, shelf, within_s), update)
 
     def _hand_in(self, update: int) -> None:
         sums, num_trained = self._learner.take_sums()

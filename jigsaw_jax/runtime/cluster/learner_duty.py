@@ -17,25 +17,22 @@ from jigsaw_jax import mesh as meshes
 from jigsaw_jax.records import (
     CheckpointDurable,
     Event,
-    Group,
-    GroupId,
-    Prompt,
-    Score,
     StepUpdate,
     UpdateStepped,
 )
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.base import base_of
 from jigsaw_jax.runtime.build import build_learner
-from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import carriers, leaves, offers
 from jigsaw_jax.runtime.cluster.outbox import Outbox
+from jigsaw_jax.runtime.cluster.places import PayloadLostError, fetch
 from jigsaw_jax.runtime.compilations import CompilationCounter
 from jigsaw_jax.runtime.devices import prepare_devices
 from jigsaw_jax.runtime.export import export_policy
 from jigsaw_jax.runtime.inputs import open_inputs
 from jigsaw_jax.runtime.intervals import Silent
 from jigsaw_jax.runtime.learner import LearnerWorker
+from jigsaw_jax.runtime.lines.depot import Depot, FarDepot, Key, Shelf, read_address
 from jigsaw_jax.runtime.slice.join import check_joined
 from jigsaw_jax.runtime.slice.peers import Peers
 from jigsaw_jax.runtime.slice.whole import Exchange, on_host
@@ -49,10 +46,6 @@ from jigsaw_jax.store.run_dir import RunDir
 from jigsaw_jax.train.learner import Learner
 
 
-class PayloadLostError(Exception):
-    """Completions are gone with the host that held them."""
-
-
 class LearnerDuty:
     """Builds, loads or warms up, compiles, and sends the first weights.
 
@@ -63,7 +56,7 @@ class LearnerDuty:
       version: of the weights that the samplers are to have.
       peers: its hosts, and which one this is.
       outbox: takes messages.
-      clock: of this process.
+      token: of the run.
       fail: takes what a thread died of.
     """
 
@@ -76,7 +69,7 @@ class LearnerDuty:
         version: int,
         peers: Peers,
         outbox: Outbox,
-        clock: Clock,
+        token: str,
         fail: Callable[[ThreadFailed], None],
     ) -> None:
         own = dataclasses.replace(
@@ -86,10 +79,11 @@ class LearnerDuty:
         check_joined(peers)
         self._train = train
         self._outbox = outbox
-        self._clock = clock
+        clock = self._clock = outbox.clock
         self._fail = fail
         self._peers = peers
         self._exchange = Exchange(peers)
+        self._shelf = self._open_shelf(token)
         devices = meshes.host_devices(own.learner_devices)
         self._learner = build_learner(train, meshes.learner_mesh(own, devices))
         self._vault = self._open(run_dir, step) if peers.leads else None
@@ -123,6 +117,15 @@ class LearnerDuty:
             self._run, ways, label="frozen", host=host, clock=clock
         )
         self._send(self._published, version, is_first=True)
+
+    def _open_shelf(self, token: str) -> Shelf:
+        """The first host's depot, to which the samplers send what they have sampled."""
+        if self._peers.leads:
+            self._depot = Depot(ray.util.get_node_ip_address(), token, self._fail)
+            self._exchange.share("depot", list(self._depot.address))
+            return self._depot
+        address = read_address(self._exchange.share("depot", None))
+        return FarDepot(address, token, f"learner host {self._peers.index}")
 
     def _open(self, run_dir: str, step: int | None) -> Vault:
         checkpoints = RunDir(pathlib.Path(run_dir)).checkpoints
@@ -167,9 +170,13 @@ class LearnerDuty:
 
     # Commands, in order on the learner's thread.
 
-    def accumulate(self, update: int, groups: Any, refs: Sequence[Any]) -> None:
-        """Fetch completions and add their gradient sums."""
-        self._worker.thread.do(self._accumulate, update, groups, refs)
+    def accumulate(self, update: int, groups: Any) -> None:
+        """Take completions and add their gradient sums."""
+        self._worker.thread.do(self._accumulate, update, groups)
+
+    def forget(self, keys: Sequence[Key]) -> None:
+        """Nobody will ask for these completions any more."""
+        self._depot.drop(keys)
 
     def step(self, effect: StepUpdate) -> None:
         """Step the optimizer."""
@@ -206,8 +213,9 @@ class LearnerDuty:
 
     # On the learner's thread.
 
-    def _accumulate(self, update: int, groups: Any, refs: Sequence[Any]) -> None:
-        self._worker.accumulate(fetch(groups, refs), update)
+    def _accumulate(self, update: int, groups: Any) -> None:
+        within_s = self._train.cluster.heartbeat_s
+        self._worker.accumulate(fetch(groups, self._shelf, within_s), update)
 
     def _add(self, num: int, names: Sequence[str], refs: Sequence[Any]) -> None:
         try:
@@ -244,8 +252,9 @@ class LearnerDuty:
         if still is not None:
             frozen, frozen_refs = offers.plain(still)
             refs = [*refs, *frozen_refs]
+        run, depot = self._run, list(self._depot.address)
         self._outbox.post(
-            "weights", version, self._run, start_s, trained, num, frozen, refs=refs
+            "weights", version, run, start_s, depot, trained, num, frozen, refs=refs
         )
 
     def _again(self, version: int) -> None:
@@ -347,41 +356,3 @@ def restore(
     if not has_published:
         return None
     return exchange.spread("policy", arrays.get("published"), params)
-
-
-def fetch(groups: Any, refs: Sequence[Any]) -> list[Group]:
-    """Groups with their completions, from where those lie in Ray's store.
-
-    Args:
-      groups: as `crew.group_message` wrote them.
-      refs: objects that they name.
-
-    Returns:
-      The groups, in order.
-
-    Raises:
-      PayloadLostError: an object is gone with its host.
-      WireError: a completion is not what it should be.
-    """
-    try:
-        blobs = [memoryview(blob) for blob in ray.get(list(refs))]
-    except RayError as error:
-        raise PayloadLostError(str(error).split("\n")[0]) from error
-
-    def sample(place: Any) -> Any:
-        blob, offset, size = (wire.read(int, x) for x in wire.read_list(place, 3))
-        return wire.read_sample(blobs[blob][offset : offset + size])
-
-    found = []
-    for message in wire.read_list(groups):
-        group_id, order, prompt, places, scores = wire.read_list(message, 5)
-        found.append(
-            Group(
-                id=wire.read(GroupId, group_id),
-                order=wire.read(int, order),
-                prompt=wire.read(Prompt, prompt),
-                samples=tuple(sample(place) for place in places),
-                scores=tuple(wire.read(Score, score) for score in scores),
-            )
-        )
-    return found

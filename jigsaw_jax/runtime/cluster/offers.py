@@ -12,6 +12,7 @@ from jigsaw_jax import mesh as meshes
 from jigsaw_jax.model import decoder as model
 from jigsaw_jax.model import lora
 from jigsaw_jax.runtime import wire
+from jigsaw_jax.runtime.lines.door import Address
 from jigsaw_jax.runtime.weights import CarrierError, Offer
 from jigsaw_jax.settings import Decoder
 from jigsaw_jax.types import Params
@@ -28,6 +29,7 @@ class Weights:
     version: its number.
     run: id of the life of the learner that sends it.
     start_s: when it was begun.
+    depot: address of that learner's, for completions.
     trained: offer of what trains, plain.
     trained_refs: objects that it names.
     frozen: offer of what never changes, for samplers that have none yet; None where the
@@ -38,6 +40,7 @@ class Weights:
     version: int
     run: str
     start_s: float
+    depot: Address
     trained: Any
     trained_refs: list[Any]
     frozen: Any

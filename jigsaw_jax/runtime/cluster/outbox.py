@@ -1,6 +1,6 @@
 """A worker's messages until the controller asks for them.
 
-    threads --post--> pending --take (long poll)--> one batch: items, payload, refs
+    threads --post--> pending --take--> one batch: messages, and completions beside
 
 A batch is also the worker's heartbeat, so an empty one leaves after the time-out.
 """
@@ -29,17 +29,19 @@ class Outbox:
       epoch: that it begins in.
 
     Attributes:
+      clock: of this process.
       epoch: which life the messages belong to.
       num_taken: how often the controller has asked for some.
       facts: counts that travel with every batch.
     """
 
     def __init__(self, clock: Clock, epoch: int) -> None:
-        self._clock = clock
+        self.clock = clock
         self._changed = threading.Condition()
         self._items: collections.deque[tuple[list[Any], Sample | None, Sequence[Any]]]
         self._items = collections.deque()
         self._is_urgent = False
+        self._named: dict[int, list[Any]] = {}
         self.epoch = epoch
         self.num_taken = 0
         self.facts: Callable[[], dict[str, int]] = dict
@@ -50,6 +52,7 @@ class Outbox:
             self.epoch = epoch
             kept = [item for item in self._items if item[0][0] in LASTING]
             self._items = collections.deque(kept)
+            self._named.clear()
 
     def post(
         self,
@@ -65,7 +68,7 @@ class Outbox:
           kind: selects who reads it.
           *values: plain values.
           sample: a completion that travels beside it.
-          refs: objects in Ray's store that it names.
+          refs: objects in Ray's store that it names, for `named`.
           epoch: that it belongs to, where that may be over by now.
         """
         with self._changed:
@@ -83,9 +86,7 @@ class Outbox:
         with self._changed:
             self._items.append((item, None, ()))
 
-    def take(
-        self, timeout_s: float, linger_s: float = 0.0
-    ) -> tuple[bytes, bytes, list[Any]]:
+    def take(self, timeout_s: float, linger_s: float = 0.0) -> tuple[bytes, bytes]:
         """Wait for messages, at most this long.
 
         Args:
@@ -93,8 +94,8 @@ class Outbox:
           linger_s: what follows the first message within this time travels with it.
 
         Returns:
-          The batch's head, the completions in it one behind the other, and the objects
-          that it names.
+          The batch's head, and the completions in it one behind the other. The head
+          has a number for `named` where messages name objects.
         """
         with self._changed:
             self.num_taken += 1
@@ -108,8 +109,11 @@ class Outbox:
         refs: list[Any] = []
         offset = 0
         messages = []
+        forms: dict[tuple[str, ...], int] = {}
         for item, sample, named in items:
             message = item
+            if item[0] == "interval":
+                message = _filled(item, forms)
             if sample is not None:
                 parts.append(wire.sample_bytes(sample))
                 message = [*item, offset, len(parts[-1])]
@@ -120,11 +124,30 @@ class Outbox:
             messages.append(message)
         head = {
             "epoch": epoch,
-            "now_s": self._clock.now_s(),
+            "now_s": self.clock.now_s(),
             "facts": self.facts(),
             "items": messages,
+            "forms": list(forms),
+            "named": self._name(refs) if refs else 0,
         }
-        return wire.to_bytes(head), b"".join(parts), refs
+        return wire.to_bytes(head), b"".join(parts)
+
+    def _name(self, refs: list[Any]) -> int:
+        with self._changed:
+            self._named[self.num_taken] = refs
+        return self.num_taken
+
+    def named(self, number: int) -> list[Any]:
+        """The objects that a batch names, once."""
+        with self._changed:
+            return self._named.pop(number, [])
+
+
+def _filled(item: list[Any], forms: dict[tuple[str, ...], int]) -> list[Any]:
+    """An interval by its form: name and fields, which many in a batch have alike."""
+    _, track, name, start_s, end_s, fields = item
+    form = forms.setdefault((name, *fields), len(forms))
+    return ["interval", form, track, start_s, end_s, *fields.values()]
 
 
 class Lanes:

@@ -212,6 +212,7 @@ class Roster:
         hand.wanted = weights.version
         hand.command(
             "load",
+            list(weights.depot),
             weights.version,
             weights.run,
             weights.trained,

@@ -16,6 +16,7 @@ from jigsaw_jax.records import (
     Sample,
     SampleFinished,
     SampleId,
+    SampleStarted,
     Score,
 )
 from jigsaw_jax.reward.pool import RewardPool
@@ -26,6 +27,8 @@ from jigsaw_jax.runtime.cluster.rig import Rig
 from jigsaw_jax.runtime.cluster.sampler_follower import fetch_key
 from jigsaw_jax.runtime.compilations import CompilationCounter
 from jigsaw_jax.runtime.evaluation import completion_text
+from jigsaw_jax.runtime.lines.door import Address
+from jigsaw_jax.runtime.lines.porter import Porter
 from jigsaw_jax.runtime.sampler import SamplerWorker
 from jigsaw_jax.runtime.slice.loops import LeadLoop, Replay
 from jigsaw_jax.runtime.slice.peers import Peers
@@ -44,6 +47,7 @@ class SamplerDuty:
       name: of the worker.
       peers: its hosts; this is the first.
       outbox: takes messages.
+      porter: takes completions.
       clock: of this process.
       fail: takes what a thread died of.
     """
@@ -55,6 +59,7 @@ class SamplerDuty:
         *,
         peers: Peers,
         outbox: Outbox,
+        porter: Porter,
         clock: Clock,
         fail: Callable[[ThreadFailed], None],
     ) -> None:
@@ -62,13 +67,14 @@ class SamplerDuty:
         self._name = name
         self._peers = peers
         self._outbox = outbox
+        self._porter = porter
         self._clock = clock
         self._fail = fail
         self._rig = Rig(train, name, peers, clock)
         self._pool = RewardPool(
             train.reward, on_failed=lambda error: fail(ThreadFailed("reward", error))
         )
-        self._prompts: dict[tuple[SampleId, int], Prompt] = {}
+        self._under_way: dict[tuple[SampleId, int], tuple[int, Prompt]] = {}
         self._finished: dict[tuple[SampleId, int], Sample] = {}
         self._worker: SamplerWorker | None = None
         counter, pool = CompilationCounter(), self._pool
@@ -88,7 +94,7 @@ class SamplerDuty:
         """All weights of the version that was fetched last."""
         return self._rig.weights()
 
-    def load(self, message: Any, refs: Sequence[Any]) -> None:
+    def load(self, message: Any, refs: Sequence[Any], depot: Address) -> None:
         """Fetch a version, place it, and swap it in between two decode steps.
 
         What does not arrive, on every host of the slice, changes nothing; the
@@ -98,7 +104,9 @@ class SamplerDuty:
           message: version, run, the offer of what trains, how many objects it names,
             and the offer of what is frozen.
           refs: objects that the offers name.
+          depot: of the learner that offers, for completions.
         """
+        self._porter.to(depot)
         version = message[0]
         is_new, reason = self._rig.fetch(message, refs)
         if not self._peers.is_alone:
@@ -159,14 +167,14 @@ class SamplerDuty:
 
     # Samples.
 
-    def admit(self, effect: AdmitSample, prompt: Prompt) -> None:
-        """Start an attempt, or let it go on."""
-        self._prompts[effect.id, effect.attempt] = prompt
+    def admit(self, number: int, effect: AdmitSample, prompt: Prompt) -> None:
+        """Start an attempt, or let it go on; the controller knows it by the number."""
+        self._under_way[effect.id, effect.attempt] = number, prompt
         self._do("admit", effect, prompt)
 
     def cancel(self, effect: CancelSample) -> None:
         """Stop an attempt."""
-        self._prompts.pop((effect.id, effect.attempt), None)
+        self._under_way.pop((effect.id, effect.attempt), None)
         self._do("cancel", effect)
 
     def pause(self, effect: PauseSample) -> None:
@@ -189,7 +197,7 @@ class SamplerDuty:
             return
 
         # Not on the sampler's thread: the next admission may come before its turn.
-        self._prompts.clear()
+        self._under_way.clear()
         self._worker.thread.do(self._worker.reset)
         self._worker.thread.do(self._outbox.begin, epoch)
 
@@ -206,6 +214,11 @@ class SamplerDuty:
             self._fail(event)
         elif isinstance(event, SampleFinished):
             self._report(event)
+        elif isinstance(event, SampleStarted):
+            known = self._under_way.get((event.id, event.attempt))
+            # One that was cancelled meanwhile nobody waits for.
+            if known is not None:
+                self._outbox.post("started", known[0], event.now_s)
         else:
             self._outbox.post("event", type(event).__name__, wire.plain(event))
 
@@ -213,19 +226,22 @@ class SamplerDuty:
         """The completion goes out, and to the reward at once: it will be asked for."""
         key = event.id, event.attempt
         sample = self._finished.pop(key)
-        prompt = self._prompts.pop(key, None)
-        self._outbox.post(
-            "finished", wire.plain(event), sample.is_truncated, sample=sample
-        )
-        if prompt is None:
+        known = self._under_way.pop(key, None)
+        if known is None:
             return
+        number, prompt = known
         epoch = self._outbox.epoch
 
-        def receive(score: Score) -> None:
-            plain = wire.plain(score)
+        def tell(place: int) -> None:
+            told = event.now_s, event.num_tokens, event.version_min
             self._outbox.post(
-                "score", wire.plain(event.id), event.attempt, plain, epoch=epoch
+                "finished", number, *told, sample.is_truncated, place, epoch=epoch
             )
+
+        self._porter.carry(sample, lambda: self._outbox.epoch == epoch, tell)
+
+        def receive(score: Score) -> None:
+            self._outbox.post("score", number, wire.plain(score), epoch=epoch)
 
         text = completion_text(self._rig.tokenizer, sample)
         self._pool.submit(prompt, text, receive)

@@ -9,6 +9,7 @@ from typing import Any
 
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster.rig import Rig
+from jigsaw_jax.runtime.lines.door import Address
 from jigsaw_jax.runtime.slice.loops import Replay
 from jigsaw_jax.runtime.slice.peers import Peers
 from jigsaw_jax.runtime.threads import CommandThread, ThreadFailed
@@ -46,8 +47,9 @@ class SamplerFollower:
         for thread in (self._weights, self._sampler):
             thread.start()
 
-    def load(self, message: Any, refs: Sequence[Any]) -> None:
-        """Fetch a version and say whether it is here."""
+    def load(self, message: Any, refs: Sequence[Any], depot: Address) -> None:
+        """Fetch a version and say whether it is here; completions are host 0's."""
+        del depot
         self._weights.do(self._load, message, refs)
 
     def _load(self, message: Any, refs: Sequence[Any]) -> None:

@@ -65,7 +65,9 @@ class ClusterRuntime:
             from jigsaw_jax.runtime.cluster.roster import Roster
 
         told = self._told()
-        fleet = self.fleet = Fleet(told, Clock(), check=self._head.check)
+        fleet = self.fleet = Fleet(
+            told, Clock(), check=self._head.check, host=self._head.host
+        )
 
         def gather(
             train: Train,

@@ -1,13 +1,16 @@
 """What the controller keeps of a run over processes, without a process."""
 
+import collections
 import dataclasses
 import threading
+from typing import Any
 from unittest import mock
 
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
 from jigsaw_jax.records import (
+    CheckpointDurable,
     FinishReason,
     Group,
     GroupId,
@@ -19,11 +22,13 @@ from jigsaw_jax.records import (
     SampleStarted,
     Score,
     Segment,
+    StepTimed,
     StepUpdate,
 )
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
-from jigsaw_jax.runtime.cluster import fleet, remote
+from jigsaw_jax.runtime.cluster import contact, fleet
+from jigsaw_jax.runtime.cluster.batch import Batch
 from jigsaw_jax.runtime.cluster.desk import wait_until_forsaken
 from jigsaw_jax.runtime.cluster.ears import Ears
 from jigsaw_jax.runtime.cluster.guests import Guests
@@ -31,29 +36,44 @@ from jigsaw_jax.runtime.cluster.hand import Hand
 from jigsaw_jax.runtime.cluster.head import ClusterError, Place, num_local
 from jigsaw_jax.runtime.cluster.offers import Weights
 from jigsaw_jax.runtime.cluster.outbox import Outbox
+from jigsaw_jax.runtime.cluster.places import (
+    Held,
+    PayloadLostError,
+    Remote,
+    Stock,
+    fetch,
+    message,
+)
 from jigsaw_jax.runtime.cluster.publishing import Publishing
-from jigsaw_jax.runtime.cluster.remote import Register, Remote
+from jigsaw_jax.runtime.cluster.register import Register
 from jigsaw_jax.runtime.cluster.roster import Roster
 from jigsaw_jax.runtime.cluster.shares import Shares
 from jigsaw_jax.runtime.intervals import Intervals
+from jigsaw_jax.runtime.lines.depot import DepotError
+from jigsaw_jax.runtime.lines.line import Line, LineClosedError
 from jigsaw_jax.runtime.payloads import Payloads
 
 ONE = SampleId("u", 0, 0)
 
 
-class Wire:
-    """In the place of Ray's handle: keeps what is sent."""
+class Sent(Line):
+    """In the place of a line, and of Ray's handle: keeps what is sent."""
 
     def __init__(self):
         self.batches = []
+        self.by_ray = []
         self.do = self
 
+    def post(self, head, body=b""):
+        if head == contact.do():
+            self.batches.append(wire.from_bytes(body))
+
     def remote(self, batch, refs):
-        del refs
-        self.batches.append(wire.from_bytes(batch))
+        self.by_ray.append((wire.from_bytes(batch), refs))
 
 
-def group(order, blobs=("a",)):
+def group(order, num=1, unused=None):
+    unused = collections.deque() if unused is None else unused
     group_id = GroupId(f"u{order}", 0)
     samples = tuple(
         Remote(
@@ -61,11 +81,9 @@ def group(order, blobs=("a",)):
             attempt=0,
             num_sampled=3,
             is_truncated=False,
-            blob=blob,
-            offset=10 * index,
-            size=10,
+            held=Held(("a/1", 10 * order + index), unused),
         )
-        for index, blob in enumerate(blobs)
+        for index in range(num)
     )
     return Group(
         id=group_id,
@@ -76,8 +94,8 @@ def group(order, blobs=("a",)):
     )
 
 
-def sample():
-    segment = Segment(tokens=(5,), logprobs=(-1.0,), versions=(0,))
+def sample(token=5):
+    segment = Segment(tokens=(token,), logprobs=(-1.0,), versions=(0,))
     return Sample(
         id=ONE, attempt=0, segments=(segment,), finish_reason=FinishReason.STOP
     )
@@ -93,14 +111,23 @@ def accumulated(groups):
 
 def test_only_who_has_an_attempt_is_heard():
     register = Register()
-    register.admit(ONE, 1, "sampler-0/2")
-    assert register.from_worker(ONE, 1, "sampler-0/2") is not None
-    # An earlier life of it, another attempt, another worker, and no such sample.
-    assert register.from_worker(ONE, 1, "sampler-0/1") is None
-    assert register.from_worker(ONE, 0, "sampler-0/2") is None
-    assert register.from_worker(ONE, 1, "sampler-1/1") is None
-    assert register.from_worker(SampleId("v", 0, 0), 0, "sampler-0/2") is None
+    first = register.admit(ONE, 0, "sampler-0/2")
+    number = register.admit(ONE, 1, "sampler-0/2")
+    known = register.from_worker(number, "sampler-0/2")
+    assert known is not None
+    assert (known.id, known.attempt) == (ONE, 1)
+    # An earlier life of it, another attempt, another worker, and no such number.
+    assert register.from_worker(number, "sampler-0/1") is None
+    assert register.from_worker(first, "sampler-0/2") is None
+    assert register.from_worker(number, "sampler-1/1") is None
+    assert register.from_worker(number + 1, "sampler-0/2") is None
     assert register.num_ignored == 4
+    register.drop(ONE)
+    assert register.from_worker(number, "sampler-0/2") is None
+
+
+def batch(*items, forms=(), body=b""):
+    return Batch(items=list(items), forms=list(forms), body=body, named=list)
 
 
 def hearing(payloads):
@@ -112,7 +139,7 @@ def hearing(payloads):
         register=register,
         guests=mock.Mock(spec=Guests),
         shares=Shares(),
-        payloads=payloads,
+        stock=Stock(payloads, "token", 1.0),
         journal=mock.Mock(spec=Intervals),
         post=posted.append,
         say=print,
@@ -125,49 +152,78 @@ def test_what_is_said_twice_late_or_by_another_is_counted_and_changes_nothing():
     payloads.add_prompts([group(0).prompt])
     ears, register, hand, posted = hearing(payloads)
     one = SampleId("u0", 0, 0)
-    register.admit(one, 1, "a/1")
+    first = register.admit(one, 0, "a/1")
+    second = register.admit(one, 1, "a/1")
 
-    def hear(attempt):
-        event = SampleFinished(
-            now_s=2.0, id=one, attempt=attempt, num_tokens=3, version_min=0
-        )
-        finished = ["finished", wire.plain(event), False, 0, 10]
-        score = ["score", wire.plain(one), attempt, wire.plain(Score(value=1.0))]
-        ears.hear(hand, [finished, score], "blob", None)
-        return event
+    def hear(number, place):
+        finished = ["finished", number, 2.0, 3, 0, False, place]
+        score = ["score", number, wire.plain(Score(value=1.0))]
+        ears.hear(hand, batch(finished, score))
 
-    event = hear(1)
+    hear(second, 77)
+    event = SampleFinished(now_s=2.0, id=one, attempt=1, num_tokens=3, version_min=0)
     assert posted == [event]
     assert register.num_ignored == 0
-    hear(1)
-    hear(0)
+    hear(second, 77)
+    hear(first, 78)
     hand.worker = "a/2"
-    hear(1)
+    hear(second, 79)
     assert posted == [event]
     assert register.num_ignored == 6
-    assert payloads.sample(one, 1).blob == "blob"
+    assert payloads.sample(one, 1).held.key == ("a/1", 77)
+    # Of those that nobody heard of the depot is told; the first is still wanted.
+    assert ears._stock.take_unused() == [("a/1", 77), ("a/1", 78), ("a/2", 79)]
 
 
 def test_another_host_s_clock_is_lined_up_before_an_event_is_read():
     ears, register, hand, posted = hearing(Payloads(1))
     hand.offset_s = 0.5
-    register.admit(ONE, 0, "a/1")
-    event = SampleStarted(now_s=2.0, id=ONE, attempt=0)
-    message = ["event", "SampleStarted", wire.plain(event)]
-    ears.hear(hand, [message], None, None)
-    assert posted == [dataclasses.replace(event, now_s=2.5)]
+    number = register.admit(ONE, 0, "a/1")
+    event = CheckpointDurable(now_s=2.0, updates=7)
+    told = ["event", "CheckpointDurable", wire.plain(event)]
+    ears.hear(hand, batch(["started", number, 2.0], told))
+    assert posted == [
+        SampleStarted(now_s=2.5, id=ONE, attempt=0),
+        dataclasses.replace(event, now_s=2.5),
+    ]
     with pytest.raises(wire.WireError):
-        ears.hear(hand, [["event", "SampleStarted", []]], None, None)
+        ears.hear(hand, batch(["event", "CheckpointDurable", []]))
+    with pytest.raises(wire.WireError):
+        ears.hear(hand, batch(["started", number, "2.0"]))
+
+
+def test_an_interval_is_filled_into_its_form_again():
+    ears, _, hand, _ = hearing(Payloads(1))
+    hand.offset_s = 0.5
+    outbox = Outbox(Clock(), epoch=1)
+    outbox.interval("sampler", "decode", 1.0, 2.0, active=3, tokens=6)
+    outbox.interval("sampler", "decode", 2.0, 3.0, active=2, tokens=4)
+    outbox.post("hello")
+    told = wire.from_bytes(outbox.take(0.0)[0])
+    assert told["forms"] == [["decode", "active", "tokens"]]
+    ears.hear(hand, batch(*told["items"], forms=told["forms"]))
+    journal: Any = ears._journal
+    assert journal.interval.mock_calls == [
+        mock.call("sampler", "decode", 1.5, 2.5, active=3, tokens=6),
+        mock.call("sampler", "decode", 2.5, 3.5, active=2, tokens=4),
+    ]
+    assert list(ears.sampler_busy) == [(1.5, 2.5, 6), (2.5, 3.5, 4)]
+
+
+def test_the_time_of_steps_which_adaptive_admission_asks_for_is_heard():
+    ears, _, hand, posted = hearing(Payloads(1))
+    event = StepTimed(now_s=1.0, worker="local", sequences=3, step_s=0.5)
+    ears.hear(hand, batch(["event", "StepTimed", wire.plain(event)]))
+    assert posted == [event]
 
 
 def test_what_is_lost_with_a_worker_is_what_holds_no_slot_and_has_no_score():
     register = Register()
     ids = [SampleId("u", 0, index) for index in range(5)]
-    for sample_id in ids:
-        register.admit(sample_id, 0, "a/1")
+    numbers = [register.admit(sample_id, 0, "a/1") for sample_id in ids]
     register.admit(SampleId("v", 0, 0), 0, "b/1")
     running, finished, scored, paused, dropped = (
-        register.from_worker(i, 0, "a/1") for i in ids
+        register.from_worker(number, "a/1") for number in numbers
     )
     assert running
     assert finished
@@ -234,26 +290,70 @@ def test_weights_that_are_lent_let_a_held_hand_off_go():
 # Messages.
 
 
-def test_each_object_is_named_once_however_many_completions_lie_in_it():
-    told, blobs = remote.message([group(0, ("a", "b")), group(1, ("b", "c"))])
-    assert blobs == ["a", "b", "c"]
-    places = [places for _, _, _, places, _ in told]
-    assert places == [[[0, 0, 10], [1, 10, 10]], [[1, 0, 10], [2, 10, 10]]]
-    wire.to_bytes(told)
+class Shelf:
+    """Has every completion; or those of some workers alone."""
+
+    def __init__(self, *gone):
+        self.gone = gone
+
+    def take(self, keys, within_s):
+        del within_s
+        if any(source in self.gone for source, _ in keys):
+            raise DepotError("gone")
+        self.keys = keys
+        return [wire.sample_bytes(sample(number)) for _, number in keys]
+
+
+def test_groups_are_told_by_keys_and_come_whole_from_the_depot():
+    told = wire.from_bytes(wire.to_bytes(message([group(0, 2), group(1, 2)])))
+    assert [places for _, _, _, places, _ in told] == [
+        [["a/1", 0], ["a/1", 1]],
+        [["a/1", 10], ["a/1", 11]],
+    ]
+    groups = fetch(told, Shelf(), 1.0)
+    assert [one.id for one in groups] == [GroupId("u0", 0), GroupId("u1", 0)]
+    tokens = [s.segments[0].tokens for one in groups for s in one.samples]
+    assert tokens == [(0,), (1,), (10,), (11,)]
+    with pytest.raises(PayloadLostError):
+        fetch(told, Shelf("a/1"), 1.0)
+
+
+def test_a_completion_may_go_when_nobody_has_its_group_any_more():
+    stock = Stock(Payloads(1), "token", 1.0)
+    one = group(0, 2, unused=stock._unused)
+    other = dataclasses.replace(one, order=5)
+    del one
+    assert stock.take_unused() == []
+    del other
+    assert sorted(stock.take_unused()) == [("a/1", 0), ("a/1", 1)]
+    assert stock.take_unused() == []
 
 
 def test_a_batch_has_its_completions_beside_it_at_their_places():
     outbox = Outbox(Clock(), epoch=3)
     outbox.post("finished", 1, sample=sample())
     outbox.post("finished", 2, sample=sample())
-    head, payload, refs = outbox.take(0.0)
+    head, payload = outbox.take(0.0)
     values = wire.from_bytes(head)
-    assert values["epoch"] == 3
-    assert refs == []
+    assert (values["epoch"], values["named"]) == (3, 0)
     assert len(values["items"]) == 2
     for _, _, offset, size in values["items"]:
         assert wire.read_sample(payload[offset : offset + size]) == sample()
     assert wire.from_bytes(outbox.take(0.0)[0])["items"] == []
+
+
+def test_objects_that_a_batch_names_are_handed_out_once_by_its_number():
+    outbox = Outbox(Clock(), epoch=1)
+    outbox.post("weights", 4, refs=["a", "b"])
+    outbox.post("lent", 5, refs=["c"])
+    values = wire.from_bytes(outbox.take(0.0)[0])
+    assert values["items"] == [["weights", 4, 0, 2], ["lent", 5, 2, 1]]
+    assert outbox.named(values["named"]) == ["a", "b", "c"]
+    assert outbox.named(values["named"]) == []
+    outbox.post("weights", 6, refs=["d"])
+    values = wire.from_bytes(outbox.take(0.0)[0])
+    outbox.begin(2)
+    assert outbox.named(values["named"]) == []
 
 
 def test_a_new_epoch_lets_go_what_was_said_before_but_not_of_failures():
@@ -271,7 +371,7 @@ def test_an_interval_waits_for_a_message_to_travel_with():
     outbox = Outbox(Clock(), epoch=1)
     outbox.interval("sampler", "decode", 1.0, 2.0, tokens=3)
     items = wire.from_bytes(outbox.take(0.01)[0])["items"]
-    assert items == [["interval", "sampler", "decode", 1.0, 2.0, {"tokens": 3}]]
+    assert items == [["interval", 0, "sampler", 1.0, 2.0, 3]]
 
 
 # Weights.
@@ -282,6 +382,7 @@ def weights(version, frozen=None):
         version=version,
         run="r",
         start_s=0.0,
+        depot=("127.0.0.1", 1),
         trained="t",
         trained_refs=[],
         frozen=frozen,
@@ -325,8 +426,9 @@ def test_a_local_cluster_has_at_least_two_workers(address):
 
 def test_a_prompt_goes_along_once_in_every_batch_that_admits_samples_of_it():
     # A batch may end between two samples of one turn: the other thread sends it too.
-    sent = Wire()
+    sent = Sent()
     hand = Hand("sampler-0", "sample", 1, Place(), sent)
+    hand.attach(sent)
     asked = Prompt(uid="u", tokens=(1,), text="", answer="", task="")
     for _ in range(2):
         for index in range(2):
@@ -338,15 +440,33 @@ def test_a_prompt_goes_along_once_in_every_batch_that_admits_samples_of_it():
     assert sent.batches == [[n, [prompt, *samples]] for n in (1, 2)]
 
 
+def test_commands_wait_for_the_line_and_those_with_objects_go_by_ray():
+    sent = Sent()
+    hand = Hand("sampler-0", "sample", 1, Place(), sent)
+    hand.command("sample")
+    hand.flush()
+    hand.command("load", 3, refs=["object"])
+    hand.flush()
+    assert sent.batches == []
+    hand.attach(sent)
+    hand.command("begin", 1)
+    hand.flush()
+    assert sent.batches == [[1, [["sample", [], 0, 0]]], [3, [["begin", [1], 0, 0]]]]
+    assert sent.by_ray == [([2, [["load", [3], 0, 1]]], ["object"])]
+
+
 # A worker's own errors.
 
 
 def test_an_error_of_a_worker_s_own_code_is_no_loss():
-    trace = RayTaskError("drain", "Traceback: ZeroDivisionError", ZeroDivisionError())
+    trace = RayTaskError("live", "Traceback: ZeroDivisionError", ZeroDivisionError())
     assert fleet._is_fault(trace)
     assert fleet._is_fault(ActorDiedError(trace))
     assert not fleet._is_fault(ActorDiedError())
     assert not fleet._is_fault(ActorUnavailableError("no answer", None))
+    cut_off = RayTaskError("live", "", LineClosedError("no line to h:1: timed out"))
+    assert not fleet._is_fault(cut_off.as_instanceof_cause())
+    assert fleet._reason(cut_off.as_instanceof_cause()) == "no line to h:1: timed out"
     assert fleet._reason(ActorDiedError()) == "its process has ended"
     assert fleet._reason(ActorUnavailableError("no", None)) == "it can't be reached"
 

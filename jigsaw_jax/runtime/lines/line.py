@@ -1,0 +1,196 @@
+"""A connection between two processes: frames of a head and a body, with their lengths.
+
+    send, receive           wait          (a worker: a thread for each direction)
+    post, push, arrived     never wait    (the controller: one thread before them all)
+
+TCP delivers bytes once and in order, or the line ends: a frame comes whole or not at
+all.
+"""
+
+import collections
+import contextlib
+import socket
+import struct
+import threading
+
+_SIZES = struct.Struct("<II")
+_CHUNK = 1 << 18
+# No peer makes this process take more than so much memory for one frame.
+FRAME_BYTES_MAX = 1 << 30
+
+
+class LineClosedError(Exception):
+    """The other end is gone, or speaks something else."""
+
+
+class Line:
+    """One end; any thread may send, and one at a time may receive.
+
+    Args:
+      sock: connected, and from now on the line's.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sock = sock
+        self._sending = threading.Lock()
+        self._unsent: collections.deque[memoryview] = collections.deque()
+        self._received = bytearray()
+
+    def fileno(self) -> int:
+        """For selectors."""
+        return self._sock.fileno()
+
+    def wait_at_most(self, seconds: float | None) -> None:
+        """Bound every later wait of `send` and `receive`.
+
+        Args:
+          seconds: None waits for ever.
+
+        Raises:
+          LineClosedError: this end has been closed.
+        """
+        try:
+            self._sock.settimeout(seconds)
+        except OSError as error:
+            raise LineClosedError(str(error)) from None
+
+    def close(self) -> None:
+        """End it; who waits at either end is told."""
+        # The other end may have been first.
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._sock.close()
+
+    # Waiting.
+
+    def send(self, head: bytes, body: bytes = b"") -> None:
+        """Send a frame; returns once the system has all of it.
+
+        Args:
+          head: usually JSON.
+          body: anything.
+
+        Raises:
+          LineClosedError: the other end is gone.
+        """
+        try:
+            with self._sending:
+                self._sock.sendall(_SIZES.pack(len(head), len(body)) + head)
+                if body:
+                    self._sock.sendall(body)
+        except OSError as error:
+            raise LineClosedError(str(error)) from None
+
+    def receive(self, bytes_max: int = FRAME_BYTES_MAX) -> tuple[bytes, bytearray]:
+        """Wait for a frame.
+
+        Args:
+          bytes_max: that it may have.
+
+        Returns:
+          Head and body.
+
+        Raises:
+          LineClosedError: the other end is gone, or the frame is too long.
+        """
+        head, body = _SIZES.unpack(self._read(_SIZES.size))
+        _check(head, body, bytes_max)
+        return bytes(self._read(head)), self._read(body)
+
+    def _read(self, num: int) -> bytearray:
+        data = bytearray(num)
+        view, at = memoryview(data), 0
+        try:
+            while at < num:
+                got = self._sock.recv_into(view[at:])
+                if not got:
+                    raise LineClosedError("the other end has closed it")
+                at += got
+        except OSError as error:
+            raise LineClosedError(str(error)) from None
+        return data
+
+    # Not waiting.
+
+    def post(self, head: bytes, body: bytes = b"") -> None:
+        """Send a frame as far as the system takes it; `push` sends the rest.
+
+        Where the other end is gone nothing happens: `arrived` says so.
+        """
+        frame = _SIZES.pack(len(head), len(body)) + head + body
+        with self._sending:
+            self._unsent.append(memoryview(frame))
+            self._push()
+
+    def push(self) -> None:
+        """Go on with what `post` has left."""
+        with self._sending:
+            self._push()
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether there is something to push."""
+        return bool(self._unsent)
+
+    def _push(self) -> None:
+        try:
+            while self._unsent:
+                frame = self._unsent[0]
+                sent = self._sock.send(frame, socket.MSG_DONTWAIT)
+                if sent < len(frame):
+                    self._unsent[0] = frame[sent:]
+                else:
+                    self._unsent.popleft()
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._unsent.clear()
+
+    def arrived(self) -> list[tuple[bytes, bytes]]:
+        """Frames that are here.
+
+        Returns:
+          Head and body of each, in order.
+
+        Raises:
+          LineClosedError: there is none, and there will be none.
+        """
+        is_open = True
+        try:
+            while is_open:
+                chunk = self._sock.recv(_CHUNK, socket.MSG_DONTWAIT)
+                self._received += chunk
+                is_open = bool(chunk)
+                if len(chunk) < _CHUNK:
+                    break
+        except BlockingIOError:
+            pass
+        except OSError:
+            is_open = False
+        frames = self._split()
+        if not is_open and not frames:
+            raise LineClosedError("the other end has closed it")
+        return frames
+
+    def _split(self) -> list[tuple[bytes, bytes]]:
+        frames, at, received = [], 0, self._received
+        while len(received) - at >= _SIZES.size:
+            head, body = _SIZES.unpack_from(received, at)
+            _check(head, body, FRAME_BYTES_MAX)
+            first = at + _SIZES.size
+            end = first + head + body
+            if end > len(received):
+                break
+            middle = first + head
+            frames.append((bytes(received[first:middle]), bytes(received[middle:end])))
+            at = end
+        del received[:at]
+        return frames
+
+
+def _check(head: int, body: int, bytes_max: int) -> None:
+    if head + body > bytes_max:
+        raise LineClosedError(
+            f"frame must have at most {bytes_max} bytes, got {head + body}"
+        )

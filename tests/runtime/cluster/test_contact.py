@@ -1,0 +1,150 @@
+"""A worker's line and the switchboard: asked, told, heard, and ended."""
+
+import queue
+import threading
+
+import pytest
+
+from jigsaw_jax.runtime import wire
+from jigsaw_jax.runtime.clock import Clock
+from jigsaw_jax.runtime.cluster import contact
+from jigsaw_jax.runtime.cluster.contact import Contact
+from jigsaw_jax.runtime.cluster.hand import Hand
+from jigsaw_jax.runtime.cluster.head import Place
+from jigsaw_jax.runtime.cluster.outbox import Outbox
+from jigsaw_jax.runtime.cluster.switchboard import Switchboard, make_ticket
+from jigsaw_jax.runtime.lines.door import dial
+from jigsaw_jax.runtime.lines.line import LineClosedError
+
+
+class Ends:
+    """A switchboard with one worker at it."""
+
+    def __init__(self):
+        self.board = Switchboard("127.0.0.1", lambda hand: hand.ask(0.0, 0.0))
+        self.hand = Hand("sampler-0", "sample", 1, Place())
+        self.batches, self.failures = queue.SimpleQueue(), []
+        self.ended = threading.Event()
+        self.outbox = Outbox(Clock(), epoch=1)
+        ticket = make_ticket()
+        self.charter = {
+            "door": list(self.board.address),
+            "token": self.board.token,
+            "ticket": ticket,
+        }
+        self.board.expect(ticket, self.hand)
+
+    def contact(self):
+        return Contact(
+            self.charter,
+            self.outbox,
+            take=self.batches.put,
+            fail=self.failures.append,
+            end=self.ended.set,
+        )
+
+    def heard(self):
+        """The next batch of messages."""
+        while True:
+            for hand in self.board.ready(1.0):
+                assert hand.line is not None
+                for head, _ in hand.line.arrived():
+                    return wire.from_bytes(head)
+
+
+def test_commands_come_in_and_messages_go_out_when_asked_for():
+    ends = Ends()
+    ends.hand.command("before")
+    ends.hand.flush()
+    ends.contact()
+    ends.outbox.post("hello", 7)
+    assert ends.heard()["items"] == [["hello", 7]]
+    ends.hand.command("behind")
+    ends.hand.flush()
+    told = [wire.from_bytes(ends.batches.get(timeout=10)) for _ in range(2)]
+    assert [batch[1][0][0] for batch in told] == ["before", "behind"]
+    # Nobody has asked again.
+    ends.outbox.post("score", 1)
+    assert ends.board.ready(0.1) == []
+    ends.hand.ask(0.0, 0.0)
+    assert ends.heard()["items"] == [["score", 1]]
+    assert not ends.failures
+    ends.board.hang_up(ends.hand)
+    assert ends.ended.wait(10.0)
+    ends.board.close()
+
+
+def test_a_worker_that_ends_is_seen_at_once():
+    ends = Ends()
+    ends.contact()
+    ends.heard()
+    # As the system does for a process that is killed.
+    assert ends.hand.line is not None
+    ends.hand.line.close()
+    assert ends.ended.wait(10.0)
+    ends.board.close()
+
+
+def test_one_that_was_given_up_does_not_come_in_any_more():
+    ends = Ends()
+    ends.board.hang_up(ends.hand)
+    ends.contact()
+    assert ends.ended.wait(10.0)
+    assert ends.hand.line is None
+    ends.board.close()
+
+
+def test_a_frame_that_the_controller_never_sends_ends_the_run():
+    ends = Ends()
+    ends.contact()
+    while ends.hand.line is None:
+        threading.Event().wait(0.01)
+    ends.hand.line.send(wire.to_bytes(["eval"]), b"1")
+    while not ends.failures:
+        threading.Event().wait(0.01)
+    assert isinstance(ends.failures[0].error, wire.WireError)
+    ends.board.hang_up(ends.hand)
+    ends.board.close()
+
+
+def test_a_line_that_is_full_is_emptied_when_the_worker_reads_again():
+    ends = Ends()
+    gate = threading.Event()
+    read = []
+
+    def slow(batch):
+        gate.wait(20.0)
+        read.append(batch)
+
+    told = ends.charter, ends.outbox
+    Contact(*told, take=slow, fail=ends.failures.append, end=lambda: None)
+    while ends.hand.line is None:
+        threading.Event().wait(0.01)
+    text = "x" * (1 << 20)
+    for _ in range(20):
+        # Returns though nobody reads: the control loop waits for no worker.
+        ends.hand.command("prompt", text)
+        ends.hand.flush()
+    assert ends.hand.line.has_unsent
+    gate.set()
+    while len(read) < 20:
+        ends.board.ready(0.05)
+    assert not ends.failures
+    ends.board.hang_up(ends.hand)
+    ends.board.close()
+
+
+def test_a_controller_that_can_t_be_reached_is_named(monkeypatch):
+    monkeypatch.setattr(contact, "DIAL_S", 0.1)
+    ends = Ends()
+    ends.board.close()
+    with pytest.raises(LineClosedError, match=r"no line to 127\.0\.0\.1:\d+: "):
+        ends.contact().wait()
+    assert not ends.ended.is_set()
+
+
+def test_without_the_token_no_line_is_had():
+    ends = Ends()
+    with pytest.raises(LineClosedError):
+        dial(ends.board.address, "another", "ticket", within_s=0.0)
+    ends.board.close()

@@ -76,11 +76,13 @@ def _least_absolute(matrix: np.ndarray, times: np.ndarray) -> np.ndarray:
     """By least squares over and over, each time weighted by its last residual."""
     # A residual far below the times themselves is as good as none.
     floor = 1e-6 * max(float(np.abs(times).max()), 1e-12)
-    weights = np.ones(len(times))
+    values = _least_squares(matrix, times)
     for _ in range(_ROUNDS):
-        values, *_ = np.linalg.lstsq(
-            matrix * weights[:, None], times * weights, rcond=None
-        )
         residuals = np.abs(times - matrix @ values)
         weights = 1 / np.sqrt(np.maximum(residuals, floor))
+        values = _least_squares(matrix * weights[:, None], times * weights)
     return values
+
+
+def _least_squares(matrix: np.ndarray, times: np.ndarray) -> np.ndarray:
+    return np.linalg.lstsq(matrix, times, rcond=None)[0]

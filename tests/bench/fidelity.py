@@ -73,9 +73,7 @@ def sets(name: str, rounds: int) -> list[str]:
     ]
 
 
-def predicted(
-    run_dir: pathlib.Path, seen: pathlib.Path
-) -> dict[int, dict[str, float]]:
+def predicted(run_dir: pathlib.Path, seen: pathlib.Path) -> dict[int, dict[str, float]]:
     """What each round of a run takes by the costs of another."""
     train = config.load([str(run_dir / "config.gin")]).train
     pipeline = train.pipeline

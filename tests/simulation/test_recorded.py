@@ -1,4 +1,5 @@
 import json
+import statistics
 
 import pytest
 
@@ -45,7 +46,7 @@ def test_a_device_call_is_told_from_what_is_in_it():
     """Steps, sequences, prefills, inserts, ends, and the learner at work beside it."""
     train = make(Sampler__steps_per_call=4, Workload__prompt_tokens=8)
     costs = {"call": 0.4, "active": 0.04, "prefill": 0.2, "prompt": 0.05, "end": 0.1}
-    events, now_s = [], 0.0
+    events, times_s, now_s = [], [], 0.0
     for index in range(60):
         active = 2 + index % 5
         enters, is_new = index % 3 == 0, index % 6 == 0
@@ -59,6 +60,7 @@ def test_a_device_call_is_told_from_what_is_in_it():
             seconds += 0.06
             events.append(interval("learner", "step", now_s, now_s + seconds, update=0))
         events.append(decode(now_s, active, seconds, 4 * active))
+        times_s.append(seconds)
         if enters:
             # It ends with its first call; a second completion of its prompt follows.
             prompt = f"p{index // 6}"
@@ -73,7 +75,9 @@ def test_a_device_call_is_told_from_what_is_in_it():
     assert found.prefill_token_s == pytest.approx(0.2 / 8, rel=1e-3)
     assert found.insert_s == pytest.approx(0.05, rel=1e-3)
     assert found.finish_s == pytest.approx(0.1, rel=1e-3)
-    assert found.beside > 0
+    # As a share of a typical call without it.
+    middle_s = statistics.median(times_s)
+    assert found.beside == pytest.approx(0.06 / (middle_s - 0.06), rel=1e-3)
     assert found.calls == 4
 
 

@@ -86,10 +86,9 @@ class Learner:
         return self._programs.compilations
 
     def compile(self) -> None:
-        """Compile all that training calls, and run what adds gradients once.
+        """Compile all that training calls, and run each micro-batch shape on nothing.
 
-        So nothing compiles later, and the first groups find the memory of each
-        micro-batch shape taken: a first run takes up to four times as long.
+        So nothing compiles later, nor is a first run, of up to four times the time.
         """
         train, programs = self._train, self._programs
         pipeline = train.pipeline
@@ -102,17 +101,18 @@ class Learner:
                     self._kl_policies(), rewards.kl_PG, batch, is_dry=True
                 )
             for is_fresh in (True, False) if has_stale else (self._is_fresh,):
-                programs.add_policy(
+                self._totals = programs.add_policy(
                     self._params,
                     self._policies(is_fresh),
                     self._totals,
                     batch=batch,
                     rewards=rewards,
-                    is_dry=True,
                 )
         programs.advantages(rewards, is_dry=True)
         programs.step(self._params, self._opt_state, self._totals, 0.0, is_dry=True)
-        self._run_empty(rewards)
+        self.block()
+        zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), self._totals)
+        self._totals = _placed_like(zeros, self._totals)
 
     def begin_round(self, version: int, *, round_params: Params = None) -> None:
         """The samplers serve `version` from now on.
@@ -356,20 +356,6 @@ class Learner:
                 rewards=rewards,
             )
         return [len(batch.tokens_RT) for batch in batches]
-
-    def _run_empty(self, rewards: Rewards) -> None:
-        """Run each micro-batch shape on nothing; sums are zero again behind it."""
-        for num_rows in self._shapes.rows:
-            self._totals = self._programs.add_policy(
-                self._params,
-                self._policies(self._is_fresh),
-                self._totals,
-                batch=packing.empty_batch(num_rows, self._shapes),
-                rewards=rewards,
-            )
-        zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), self._totals)
-        self._totals = _placed_like(zeros, self._totals)
-        self.block()
 
     def _take_off_kl(self, groups: Sequence[Group], rewards: Rewards) -> Rewards:
         """Rewards with the KL of every completion, those that do not train too.

@@ -119,9 +119,8 @@ class Programs:
         *,
         batch: gradient.Batch,
         rewards: gradient.Rewards,
-        is_dry: bool = False,
-    ) -> Any:
-        """`gradient.add_policy_gradients`, or None where `is_dry` only compiles."""
+    ) -> gradient.Totals:
+        """`gradient.add_policy_gradients`."""
         key = ("policy", len(batch.mask_RM), policies.round is None)
         return self._run(
             key,
@@ -129,7 +128,6 @@ class Programs:
             params,
             policies,
             totals,
-            is_dry=is_dry,
             batch=meshes.place(batch, self.rows_sharding),
             rewards=meshes.place(rewards, self.replicated),
         )

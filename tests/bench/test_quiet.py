@@ -16,7 +16,7 @@ def test_what_was_busy_and_not_the_runs_own_was_others(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(quiet.time, "monotonic", lambda: next(seconds))
     monkeypatch.setattr(quiet, "_busy", lambda: next(busy))
-    monkeypatch.setattr(quiet, "_ticks", lambda root: next(ticks))
+    monkeypatch.setattr(quiet, "_ticks", lambda _: next(ticks))
     monkeypatch.setattr(quiet, "_EVERY_S", 60.0)
     run_dir = tmp_path / "run"
     with quiet.watched(run_dir):

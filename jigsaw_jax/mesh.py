@@ -14,6 +14,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jigsaw_jax import settings
 
 AXES = ("data", "fsdp", "tensor")
+_AUTO = (AxisType.Auto,) * len(AXES)
 
 # Which mesh axes carry a logical axis. Rows of a batch are spread over both `data`
 # and `fsdp`: parameters are gathered along `fsdp` where a layer needs them whole.
@@ -63,6 +64,12 @@ def sampler_mesh(mesh: settings.Mesh, devices: Sequence[Any]) -> jax.sharding.Me
     start = 0 if mesh.shared else mesh.learner_devices
     own = devices[start : start + mesh.sampler_devices]
     return _mesh(own, (mesh.sampler_data, 1, mesh.sampler_tensor))
+
+
+def distant_sampler_mesh(mesh: settings.Mesh) -> jax.sharding.AbstractMesh:
+    """The shape of the sampler's mesh, for who has none of its devices."""
+    sizes = (mesh.sampler_data, 1, mesh.sampler_tensor)
+    return jax.sharding.AbstractMesh(sizes, AXES, axis_types=_AUTO)
 
 
 def partition_spec(
@@ -214,7 +221,9 @@ def repeat_heads(x: jax.Array, dim: int) -> jax.Array:
 
 
 def sharding_tree(
-    mesh: jax.sharding.Mesh, logical_axes: Any, arrays: Any | None = None
+    mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
+    logical_axes: Any,
+    arrays: Any | None = None,
 ) -> Any:
     """The sharding of each leaf of a tree whose leaves are tuples of logical names.
 
@@ -378,4 +387,4 @@ def _check_enough(mesh: settings.Mesh, devices: Sequence[Any]) -> None:
 
 def _mesh(devices: Sequence[Any], shape: tuple[int, int, int]) -> jax.sharding.Mesh:
     grid = np.array(devices, dtype=object).reshape(shape)
-    return jax.sharding.Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    return jax.sharding.Mesh(grid, AXES, axis_types=_AUTO)

@@ -11,7 +11,7 @@ from jigsaw_jax.settings.work import Pipeline, Sampler
 # entropy.
 SAMPLE_HEAD_BYTES = 256
 TOKEN_BYTES = 16
-CARRIERS = ("ray", "transfer", "folder")
+CARRIERS = ("shared", "ray", "transfer", "folder")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,9 +38,10 @@ class Cluster:
         need more is refused.
       store_bytes: of the object store that local:N starts, for weights and gradient
         sums; completions are in the learner's process.
-      carriers: of weights between processes, the first choice first: "ray" (Ray's
-        store), "transfer" (JAX's transfer server) and "folder". The next is tried where
-        one fails (docs/weights.md).
+      carriers: of weights between processes, the first choice first: "shared" (memory
+        that all map, on one machine), "ray" (Ray's store), "transfer" (JAX's transfer
+        server) and "folder". The next is tried where one fails (docs/weights.md). Empty
+        is "shared" and then "ray" with local:N, and "ray" elsewhere.
       carrier_folder: of "folder", seen by every host; empty is the run directory's own.
       carrier_s: what a carrier may take for a version before the next is tried.
     """
@@ -56,7 +57,7 @@ class Cluster:
     role_switch_after: int = 0
     queue_bytes_max: int = 4_000_000_000
     store_bytes: int = 256_000_000
-    carriers: tuple[str, ...] = ("ray",)
+    carriers: tuple[str, ...] = ()
     carrier_folder: str = ""
     carrier_s: float = 120.0
 
@@ -75,10 +76,9 @@ class Cluster:
         check.above("Cluster.carrier_s", self.carrier_s, 0)
         for name in self.carriers:
             check.one_of("Cluster.carriers", name, CARRIERS)
-        if not self.carriers or len(set(self.carriers)) < len(self.carriers):
+        if len(set(self.carriers)) < len(self.carriers):
             raise ValueError(
-                f"Cluster.carriers must name one or more, each once, got "
-                f"{self.carriers!r}"
+                f"Cluster.carriers must name each once, got {self.carriers!r}"
             )
         if any(core < 0 for core in self.cores):
             raise ValueError(
@@ -128,7 +128,7 @@ def check_cluster(
             )
     if cluster.sampler_hosts > 1 and "transfer" in cluster.carriers:
         raise ValueError(
-            "Cluster.carriers must be 'ray' or 'folder' with sampler slices of several "
+            "Cluster.carriers must not have 'transfer' with sampler slices of several "
             f"hosts, got {cluster.carriers!r}"
         )
     need = queue_bytes(pipeline, sampler)

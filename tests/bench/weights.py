@@ -24,6 +24,7 @@ import ray
 
 from tests.bench.weights_ends import Learner, Sampler, start, wait
 
+NAMES = ["shared", "ray", "transfer", "folder"]
 COPIES_MAX = 1.5
 STALL_MAX = 0.05
 
@@ -32,7 +33,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--mb", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--carriers", nargs="+", default=["ray", "transfer", "folder"])
+    parser.add_argument("--carriers", nargs="+", default=NAMES)
     parser.add_argument("--threads", type=int, default=2, help="of the receiver")
     parser.add_argument("--encoding", default="exact")
     args = parser.parse_args()

@@ -1,6 +1,7 @@
 """The two processes of `tests.bench.weights`: a learner, and a sampler that decodes."""
 
 import dataclasses
+import gc
 import mmap
 import os
 import sys
@@ -20,6 +21,7 @@ from jigsaw_jax.runtime.cluster.actor import SWITCH_S
 from jigsaw_jax.runtime.weights import FolderCarrier, Receiver, Sender, snapshot
 from jigsaw_jax.runtime.weights.arena import Arena
 from jigsaw_jax.runtime.weights.carriers.ray_objects import RayCarrier
+from jigsaw_jax.runtime.weights.carriers.shared import SharedCarrier
 from jigsaw_jax.runtime.weights.carriers.transfer import TransferCarrier
 from jigsaw_jax.runtime.weights.checksum import checksum
 from jigsaw_jax.runtime.weights.placement import Host
@@ -56,6 +58,19 @@ def bulk(mbytes):
     return shapes, decoders.logical_axes(decoder)
 
 
+def wanted(mbytes, mesh):
+    """What a sampler of this mesh is sent."""
+    shapes, axes = bulk(mbytes)
+    one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    return {
+        "bulk": meshes.abstract(shapes, meshes.sharding_tree(mesh, axes, shapes)),
+        "tiny": jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one),
+            tiny.params(),
+        ),
+    }
+
+
 def start(end, *args) -> Any:
     """A `Learner` or `Sampler` in a process of its own."""
     return ray.remote(num_cpus=0)(end).remote(*args)
@@ -67,6 +82,7 @@ def wait(ref) -> Any:
 
 def carriers_of(names, folder):
     made = {
+        "shared": SharedCarrier,
         "ray": lambda: RayCarrier(Clock()),
         "transfer": lambda: TransferCarrier("127.0.0.1:0", clock=Clock()),
         "folder": lambda: FolderCarrier(folder, is_durable=False),
@@ -109,16 +125,23 @@ class Learner:
             for seed in range(2)
         ]
         self.senders = {
-            name: Sender("bench", [carrier], encoding=encoding, clock=Clock())
+            name: Sender(
+                "bench",
+                [carrier],
+                encoding=encoding,
+                wanted=wanted(mbytes, meshes.distant_sampler_mesh(MESH)),
+                clock=Clock(),
+            )
             for name, carrier in carriers_of(names, folder).items()
         }
         self.sums = [sums(tree) for tree in self.trees]
 
     def boxes(self):
         """(place of the leaf, index, bytes) of all shards, as copied by `copy`."""
-        self.taken = snapshot.take(self.trees[0], 0, as_bf16=False).boxes
-        self.whole = np.concatenate([box.data_u8 for box in self.taken])
-        return [(box.leaf, box.index, len(box.data_u8)) for box in self.taken]
+        boxes = snapshot.take(self.trees[0], 0, as_bf16=False).boxes
+        self.taken = [box.data_u8 for box in boxes]
+        self.whole = np.concatenate(self.taken)
+        return [(box.leaf, box.index, box.words.nbytes) for box in boxes]
 
     def copy(self, path, by_shards):
         """Into shared memory: seconds."""
@@ -131,10 +154,9 @@ class Learner:
 
     def _copy_shards(self):
         start = 0
-        for box in self.taken:
-            size = len(box.data_u8)
-            self.shared.pages[start : start + size] = box.data_u8
-            start += size
+        for shard in self.taken:
+            self.shared.pages[start : start + len(shard)] = shard
+            start += len(shard)
 
     def publish(self, name, version):
         start_s = Clock().now_s()
@@ -150,20 +172,11 @@ class Sampler:
         sys.setswitchinterval(SWITCH_S)
         jax.config.update("jax_num_cpu_devices", 2)
         devices = [None] * 4 + jax.devices()
-        shapes, axes = bulk(mbytes)
-        places = meshes.sharding_tree(meshes.sampler_mesh(MESH, devices), axes, shapes)
-        one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        small = tiny.params()
-        wanted = {
-            "bulk": meshes.abstract(shapes, places),
-            "tiny": jax.tree.map(
-                lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one), small
-            ),
-        }
+        own = wanted(mbytes, meshes.sampler_mesh(MESH, devices))
         self.receivers = {
             name: Receiver(
                 "bench",
-                wanted,
+                own,
                 [carrier],
                 keep_base=encoding == "delta",
                 threads=threads,
@@ -172,7 +185,7 @@ class Sampler:
             for name, carrier in carriers_of(names, folder).items()
         }
         self.decoding = Decoding()
-        leaves = jax.tree.leaves(wanted)
+        leaves = jax.tree.leaves(own)
         self.host = Host(leaves, [leaf.dtype for leaf in leaves], Arena())
 
     def copy(self, path, boxes, by_shards):
@@ -230,6 +243,9 @@ class Decoding:
             # Compiled, and with steps to compare with.
             while len(self.ends_s) < USUAL_STEPS:
                 threading.Event().wait(0.05)
+            # As in every worker of a run.
+            gc.collect()
+            gc.freeze()
         else:
             self.thread.join()
             self.ends_s.clear()

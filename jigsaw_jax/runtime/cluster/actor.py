@@ -18,9 +18,10 @@ from typing import Any
 
 import ray
 
-# A thread that decodes or trains takes the interpreter for a moment many times a step,
-# and waits so long for each where another, receiving weights say, has work in Python.
-SWITCH_S = 0.001
+# A thread that decodes or trains takes the interpreter for a moment five to eight times
+# a step, and waits so long for each where another, receiving weights say, has work in
+# Python.
+SWITCH_S = 0.0002
 
 
 class Worker:

@@ -9,25 +9,34 @@ import pathlib
 
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.weights import Carrier, FolderCarrier
+from jigsaw_jax.runtime.weights.carriers.block import can_share
+from jigsaw_jax.runtime.weights.carriers.shared import SharedCarrier
 from jigsaw_jax.settings import Cluster
 
 FOLDER = "weights"
 
 
-def resolve(cluster: Cluster, *, run_dir: pathlib.Path, samplers: int) -> Cluster:
+def resolve(
+    cluster: Cluster, *, run_dir: pathlib.Path, samplers: int, is_local: bool
+) -> Cluster:
     """The settings that workers are given.
 
     Args:
       cluster: as the user wrote them.
       run_dir: has the folder where none is named.
       samplers: that the run starts with.
+      is_local: whether all workers are processes of this machine.
 
     Returns:
       The same with nothing left open.
     """
     folder = cluster.carrier_folder or str(run_dir.absolute() / FOLDER)
+    usual = ("shared", "ray") if is_local and can_share() else ("ray",)
     return dataclasses.replace(
-        cluster, carrier_folder=folder, samplers=cluster.samplers or samplers
+        cluster,
+        carriers=cluster.carriers or usual,
+        carrier_folder=folder,
+        samplers=cluster.samplers or samplers,
     )
 
 
@@ -51,6 +60,8 @@ def _make(name: str, cluster: Cluster, clock: Clock, receiver: int) -> Carrier:
         from jigsaw_jax.runtime.weights.carriers.ray_objects import RayCarrier
 
         return RayCarrier(clock)
+    if name == "shared":
+        return SharedCarrier()
     if name == "folder":
         return FolderCarrier(pathlib.Path(cluster.carrier_folder))
     import ray

@@ -111,10 +111,12 @@ class LearnerDuty:
         # A number in the name keeps the versions of an earlier life apart.
         self._run = f"{run_dir}#{outbox.epoch}"
         host = peers.index
-        self._sender = Sender(self._run, ways, host=host, clock=clock)
+        distant = meshes.distant_sampler_mesh(train.mesh)
+        trained, frozen = offers.wanted(train.decoder, distant)
+        self._sender = Sender(self._run, ways, wanted=trained, host=host, clock=clock)
         # The sender of what is frozen keeps its objects alive for samplers to come.
         self._frozen_sender = Sender(
-            self._run, ways, label="frozen", host=host, clock=clock
+            self._run, ways, wanted=frozen, label="frozen", host=host, clock=clock
         )
         self._send(self._published, version, is_first=True)
 

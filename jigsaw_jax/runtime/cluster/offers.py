@@ -98,7 +98,9 @@ def shapes(decoder: Decoder) -> tuple[Params, Params]:
     return lora.split(whole)
 
 
-def wanted(decoder: Decoder, mesh: jax.sharding.Mesh) -> tuple[Params, Params]:
+def wanted(
+    decoder: Decoder, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh
+) -> tuple[Params, Params]:
     """`shapes` as they are to lie on a sampler's mesh."""
     axes = lora.split(model.logical_axes(decoder))
     trained, frozen = (

@@ -8,6 +8,7 @@ them, so that is done in the order of the slice's log.
 
 import contextlib
 import dataclasses
+import gc
 from collections.abc import Sequence
 from typing import Any
 
@@ -82,6 +83,10 @@ class Rig:
         )
         params = self._engine.load_params(zeros)
         warm_up(self._engine, params, multi_turn=self._train.pipeline.early_stop)
+        # A full collection goes over all that was imported and traced, which stays: it
+        # would stop decoding for a tenth of a second.
+        gc.collect()
+        gc.freeze()
 
     def fetch(self, message: Any, refs: Sequence[Any]) -> tuple[bool, str | None]:
         """Fetch a version onto this host's devices; what fails changes nothing.

@@ -120,6 +120,7 @@ class ClusterRuntime:
             self._train.cluster,
             run_dir=self._run_dir,
             samplers=len(self._head.places()) - 1,
+            is_local=self._head.num_local > 0,
         )
         return dataclasses.replace(self._train, cluster=cluster)
 

@@ -73,7 +73,7 @@ def check_slice(side: str, num_hosts: int, cluster: Cluster, mesh: Mesh) -> None
         )
     if num_hosts > 1 and not is_learner and "transfer" in cluster.carriers:
         raise SliceError(
-            "Cluster.carriers must be 'ray' or 'folder' with sampler slices of several "
+            "Cluster.carriers must not have 'transfer' with sampler slices of several "
             f"hosts, got {cluster.carriers!r}"
         )
     if num_hosts > 1 and cluster.role_switch_after:

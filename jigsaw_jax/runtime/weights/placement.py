@@ -1,8 +1,7 @@
 """Boxes of arrays: what a host's devices want, filled from boxes cut otherwise."""
 
-import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -11,30 +10,22 @@ import numpy as np
 from jigsaw_jax.runtime.weights.arena import Arena, aligned
 from jigsaw_jax.runtime.weights.manifest import Index
 
-_WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Target:
-    """A box of a leaf that this host holds.
-
-    Attributes:
-      index: of the box.
-      words: the values as unsigned integers of their size.
-    """
-
-    index: Index
-    words: np.ndarray
+# Values travel as unsigned integers of their size, which NumPy copies as they are.
+WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 class Host:
-    """The boxes of all leaves on this host's devices, in one block of memory.
+    """The boxes of all leaves on this host's devices.
+
+    Those that arrive whole stay where they arrived; the others are filled in one block
+    of memory.
 
     Args:
       wanted: shape and sharding of each leaf.
       sent: the type that each arrives in.
       arena: of the block.
       boxes: `local_boxes` of each leaf, where that is known already.
+      whole: boxes of each leaf that `adopt` will be called for.
     """
 
     def __init__(
@@ -43,38 +34,42 @@ class Host:
         sent: Sequence[np.dtype],
         arena: Arena,
         boxes: Sequence[Sequence[Index]] | None = None,
+        whole: Sequence[Collection[Index]] | None = None,
     ) -> None:
         self._wanted = wanted
         self._sent = sent
         boxes = [local_boxes(leaf) for leaf in wanted] if boxes is None else boxes
-        sizes = [
-            volume(index) * dtype.itemsize
-            for of_leaf, dtype in zip(boxes, sent, strict=True)
+        whole = [()] * len(boxes) if whole is None else whole
+        self._boxes = boxes
+        self._targets: list[dict[Index, np.ndarray]] = [{} for _ in boxes]
+        filled = [
+            (place, index, volume(index) * dtype.itemsize)
+            for place, (of_leaf, dtype) in enumerate(zip(boxes, sent, strict=True))
             for index in of_leaf
+            if index not in whole[place]
         ]
-        block = arena.lease(sum(map(aligned, sizes)))
-        self._targets: list[list[Target]] = []
+        block = arena.lease(sum(aligned(size) for _, _, size in filled))
         start = 0
-        for of_leaf, dtype in zip(boxes, sent, strict=True):
-            self._targets.append([])
-            for index in of_leaf:
-                size = volume(index) * dtype.itemsize
-                words = block[start : start + size].view(_WORDS[dtype.itemsize])
-                start += aligned(size)
-                words = words.reshape([stop - begin for begin, stop in index])
-                self._targets[-1].append(Target(index, words))
+        for place, index, size in filled:
+            data_u8 = block[start : start + size]
+            self._targets[place][index] = as_words(data_u8, index, sent[place])
+            start += aligned(size)
+
+    def adopt(self, leaf: int, index: Index, data_u8: np.ndarray) -> None:
+        """Take a whole box of this host's as it is; nobody may change it again."""
+        self._targets[leaf][index] = as_words(data_u8, index, self._sent[leaf])
 
     def needs(self, leaf: int, index: Index) -> bool:
         """Whether any element of a box is on this host."""
-        return any(overlap(index, t.index) is not None for t in self._targets[leaf])
+        return any(overlap(index, own) is not None for own in self._boxes[leaf])
 
     def write(self, leaf: int, index: Index, data_u8: np.ndarray) -> None:
         """Copy what this host holds of a box out of its bytes."""
         words = as_words(data_u8, index, self._sent[leaf])
-        for target in self._targets[leaf]:
-            both = overlap(index, target.index)
+        for own, target in self._targets[leaf].items():
+            both = overlap(index, own)
             if both is not None:
-                target.words[within(both, target.index)] = words[within(both, index)]
+                target[within(both, own)] = words[within(both, index)]
 
     def read(self, leaf: int, index: Index) -> tuple[np.ndarray, bool]:
         """Bytes of a box, zero where they aren't here, and whether all are."""
@@ -82,32 +77,32 @@ class Host:
         data_u8 = np.zeros(size, np.uint8)
         words = as_words(data_u8, index, self._sent[leaf])
         here = 0
-        for target in self._targets[leaf]:
-            both = overlap(index, target.index)
+        for own, target in self._targets[leaf].items():
+            both = overlap(index, own)
             if both is not None:
-                words[within(both, index)] = target.words[within(both, target.index)]
+                words[within(both, index)] = target[within(both, own)]
                 here += volume(both)
         return data_u8, here == volume(index)
 
     def place(self) -> list[jax.Array]:
         """The leaves on their devices, in the type in which they were sent.
 
-        On CPU the arrays may share this block's memory, which nobody writes again.
+        On CPU the arrays may share the boxes' memory, which nobody writes again.
         """
         # One call a leaf: to put each box and join them takes five times as long.
         arrays: list[jax.Array] = [
             jax.make_array_from_callback(leaf.shape, _sharding(leaf), box)
-            for leaf, box in zip(self._wanted, self._boxes(), strict=True)
+            for leaf, box in zip(self._wanted, self._at(), strict=True)
         ]
         jax.block_until_ready(arrays)
         return arrays
 
-    def _boxes(self) -> Iterator[Callable[[Any], np.ndarray]]:
+    def _at(self) -> Iterator[Callable[[Any], np.ndarray]]:
         """For each leaf, its values at an index as JAX names it."""
         for leaf, targets, dtype in zip(
             self._wanted, self._targets, self._sent, strict=True
         ):
-            views = {target.index: target.words.view(dtype) for target in targets}
+            views = {index: words.view(dtype) for index, words in targets.items()}
             yield functools.partial(_at, views, leaf.shape)
 
 
@@ -120,6 +115,11 @@ def local_boxes(leaf: jax.ShapeDtypeStruct) -> tuple[Index, ...]:
     places = _sharding(leaf).addressable_devices_indices_map(leaf.shape)
     found = (bounds(slices or (), leaf.shape) for slices in places.values())
     return tuple(dict.fromkeys(found))
+
+
+def box_shape(leaf: jax.ShapeDtypeStruct) -> tuple[int, ...]:
+    """Shape of the boxes that devices hold; of all the same."""
+    return _sharding(leaf).shard_shape(leaf.shape)
 
 
 def bounds(slices: Sequence[slice], shape: Sequence[int]) -> Index:
@@ -160,7 +160,7 @@ def within(box: Index, outer: Index) -> tuple[slice, ...]:
 
 def as_words(data_u8: np.ndarray, index: Index, dtype: np.dtype) -> np.ndarray:
     """Bytes of a box as unsigned integers in its shape."""
-    words = data_u8.view(_WORDS[dtype.itemsize])
+    words = data_u8.view(WORDS[dtype.itemsize])
     return words.reshape([stop - start for start, stop in index])
 
 

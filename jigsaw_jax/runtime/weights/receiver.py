@@ -73,6 +73,7 @@ class Receiver:
         self._clock = clock
         self._arena = Arena()
         self._boxes = [local_boxes(leaf) for _, leaf in self._wanted]
+        self._own = [frozenset(boxes) for boxes in self._boxes]
         self._base: Host | None = None
         self._contents: dict[tuple[str, Index], str] = {}
         self.version = -1
@@ -134,7 +135,13 @@ class Receiver:
         sent = [_sent_dtype(leaf) for leaf in ordered]
         self._check_shards(ordered, sent)
         wanted = [leaf for _, leaf in self._wanted]
-        host = Host(wanted, sent, self._arena, self._boxes)
+        whole = [
+            {shard.index for shard in leaf.shards if shard.base is None}.intersection(
+                own
+            )
+            for leaf, own in zip(ordered, self._boxes, strict=True)
+        ]
+        host = Host(wanted, sent, self._arena, self._boxes, whole)
         self._fetch(offer, offered, host, deadline_s)
         arrays = [
             array if leaf.sent == leaf.dtype else array.astype(leaf.dtype)
@@ -217,7 +224,9 @@ class Receiver:
         shards = [shard for _, shard in pieces]
         got = _verified(carrier, key, ticket, shards, deadline_s)
         for (leaf, shard), data_u8 in zip(pieces, got, strict=True):
-            if host.needs(leaf, shard.index):
+            if shard.base is None and shard.index in self._own[leaf]:
+                host.adopt(leaf, shard.index, data_u8)
+            elif host.needs(leaf, shard.index):
                 host.write(leaf, shard.index, self._whole(leaf, shard, data_u8))
 
     def _whole(self, leaf: int, shard: Shard, data_u8: np.ndarray) -> np.ndarray:

@@ -12,20 +12,20 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jigsaw_jax.runtime.clock import Clock
-from jigsaw_jax.runtime.weights import delta, snapshot
+from jigsaw_jax.runtime.weights import cutting, delta, snapshot
+from jigsaw_jax.runtime.weights.arena import Arena
 from jigsaw_jax.runtime.weights.carriers.carrier import Carrier
-from jigsaw_jax.runtime.weights.checksum import checksum
+from jigsaw_jax.runtime.weights.cutting import Cut, Version
 from jigsaw_jax.runtime.weights.errors import CarrierError
-from jigsaw_jax.runtime.weights.manifest import ENCODINGS, Index, Leaf, Manifest, Shard
+from jigsaw_jax.runtime.weights.manifest import ENCODINGS, Index, Manifest, Shard
 from jigsaw_jax.runtime.weights.offer import Offer
-from jigsaw_jax.runtime.weights.snapshot import Box, Snapshot
+from jigsaw_jax.runtime.weights.piece import Piece, gather
+from jigsaw_jax.runtime.weights.placement import box_shape
 
-# Small enough for threads to share a version evenly, large enough for Ray's 1 ms each.
-PAYLOAD_BYTES = 16 * 2**20
 THREADS = 2
 
 _log = logging.getLogger(__name__)
@@ -33,11 +33,11 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Sent:
-    """Bytes of a box as they travel, and what the manifest says of them."""
+    """A box as it travels, and what the manifest says of a difference."""
 
-    data_u8: np.ndarray
-    content: str
-    base: str | None
+    piece: Piece
+    content: str | None = None
+    base: str | None = None
 
 
 class Sender:
@@ -53,6 +53,8 @@ class Sender:
       encoding: one of `ENCODINGS`: "exact" sends every bit; "bf16" rounds wider floats,
         which the receiver widens again; "delta" sends every bit, as differences from
         the last version where those are smaller.
+      wanted: tree of `jax.ShapeDtypeStruct` as receivers are given it, on any mesh of
+        that shape: boxes are sent as their devices hold them.
       host: of several, which one this is.
       label: begins the keys of its payloads; of two senders of a run, each its own.
       clock: of the deadlines.
@@ -64,6 +66,7 @@ class Sender:
         carriers: Sequence[Carrier],
         *,
         encoding: str = "exact",
+        wanted: Any = None,
         host: int = 0,
         label: str = "v",
         clock: Clock,
@@ -77,7 +80,13 @@ class Sender:
         self._host = host
         self._label = label
         self._clock = clock
-        self._last: Snapshot | None = None
+        self._wanted = {
+            jax.tree_util.keystr(path): box_shape(leaf)
+            for path, leaf in jax.tree_util.tree_leaves_with_path(wanted)
+        }
+        # For the copies of differences; as many as are made at a time.
+        self._arena = Arena(free_max=2 * THREADS)
+        self._last: Version | None = None
         self._contents: dict[tuple[int, Index], str] = {}
         self._offers = 0
         self._put: list[tuple[int, Carrier, Any]] = []
@@ -99,16 +108,16 @@ class Sender:
           ValueError: the version is not newer.
         """
         last = self._last
-        if last is not None and version <= last.version:
-            raise ValueError(f"version must be over {last.version}, got {version!r}")
+        if last is not None and version <= last.number:
+            raise ValueError(f"version must be over {last.number}, got {version!r}")
         taken = snapshot.take(params, version, as_bf16=self._encoding == "bf16")
-        encode = self._encode_whole
-        if self._encoding == "delta" and last and last.leaves == taken.leaves:
+        new, encode = cutting.cut(taken, self._wanted, last), _whole
+        if self._encoding == "delta" and last is not None and new.cuts is last.cuts:
             encode = self._encode_against(last)
-        offer, contents = self._offer(taken, encode, (), within_s)
-        self._last, self._contents = taken, contents
+        offer, contents = self._offer(new, encode, (), within_s)
+        self._last, self._contents = new, contents
         if last is not None:
-            self.drop_before(last.version)
+            self.drop_before(last.number)
         return offer
 
     def again(
@@ -129,7 +138,7 @@ class Sender:
         names = {carrier.name for carrier in self._carriers}
         if self._last is None or names <= set(without):
             return None
-        offer, _ = self._offer(self._last, self._encode_whole, without, within_s)
+        offer, _ = self._offer(self._last, _whole, without, within_s)
         return offer
 
     def drop_before(self, version: int) -> None:
@@ -139,29 +148,26 @@ class Sender:
                 carrier.drop(ticket)
         self._put = [put for put in self._put if put[0] >= version]
 
-    def _encode_whole(self, leaf: Leaf, box: Box) -> _Sent:
-        del leaf
-        return _Sent(box.data_u8, checksum(box.data_u8), None)
-
-    def _encode_against(self, base: Snapshot) -> Callable[[Leaf, Box], _Sent]:
-        old = {(box.leaf, box.index): box.data_u8 for box in base.boxes}
-        contents = self._contents
-
-        def encode(leaf: Leaf, box: Box) -> _Sent:
-            key, width = (box.leaf, box.index), jnp.dtype(leaf.sent).itemsize
-            whole = self._encode_whole(leaf, box)
-            if key in old:
-                difference = delta.encode(box.data_u8, old[key], width)
-                if difference is not None:
-                    return _Sent(difference, whole.content, contents[key])
-            return whole
+    def _encode_against(self, old: Version) -> Callable[[Version, Cut], _Sent]:
+        def encode(new: Version, cut: Cut) -> _Sent:
+            whole = new.piece(cut)
+            new_u8, old_u8 = gather([whole, old.piece(cut)], self._arena)
+            width = jnp.dtype(new.taken.leaves[cut.leaf].sent).itemsize
+            difference = delta.encode(new_u8, old_u8, width)
+            if difference is None:
+                return _Sent(Piece.of(new_u8))
+            return _Sent(
+                Piece.of(difference),
+                whole.checksum,
+                self._contents[cut.leaf, cut.index],
+            )
 
         return encode
 
     def _offer(
         self,
-        taken: Snapshot,
-        encode: Callable[[Leaf, Box], _Sent],
+        new: Version,
+        encode: Callable[[Version, Cut], _Sent],
         without: Collection[str],
         within_s: float,
     ) -> tuple[Offer, dict[tuple[int, Index], str]]:
@@ -171,78 +177,68 @@ class Sender:
             if carrier.name in without:
                 continue
             try:
-                return self._offer_through(carrier, taken, encode, within_s)
+                return self._offer_through(carrier, new, encode, within_s)
             except CarrierError as error:
                 failed.append(f"{carrier.name}: {error}")
-                _log.warning("version %d through %s", taken.version, failed[-1])
+                _log.warning("version %d through %s", new.number, failed[-1])
         raise CarrierError(
-            f"no carrier could take version {taken.version}: {'; '.join(failed)}"
+            f"no carrier could take version {new.number}: {'; '.join(failed)}"
         )
 
     def _offer_through(
         self,
         carrier: Carrier,
-        taken: Snapshot,
-        encode: Callable[[Leaf, Box], _Sent],
+        new: Version,
+        encode: Callable[[Version, Cut], _Sent],
         within_s: float,
     ) -> tuple[Offer, dict[tuple[int, Index], str]]:
         self._offers += 1
-        prefix = f"{self._label}{taken.version}.{self._host}.{self._offers}"
+        prefix = f"{self._label}{new.number}.{self._host}.{self._offers}"
         deadline_s = self._clock.now_s() + within_s
 
-        def send(numbered: tuple[int, Sequence[Box]]) -> tuple[str, Any, list[Shard]]:
-            number, boxes = numbered
+        def send(numbered: tuple[int, Sequence[Cut]]) -> tuple[str, Any, list[Shard]]:
+            number, cuts = numbered
             key = f"{prefix}.{number}"
-            # Summed and copied together, while the bytes are in the cache.
-            sent = [encode(taken.leaves[box.leaf], box) for box in boxes]
-            ticket = carrier.put(key, [one.data_u8 for one in sent], deadline_s)
-            self._put.append((taken.version, carrier, ticket))
-            return key, ticket, _shards(boxes, sent, key)
+            sent = [encode(new, cut) for cut in cuts]
+            ticket = carrier.put(key, [one.piece for one in sent], deadline_s)
+            self._put.append((new.number, carrier, ticket))
+            return key, ticket, _shards(cuts, sent, key)
 
         with concurrent.futures.ThreadPoolExecutor(THREADS) as threads:
-            done = list(threads.map(send, enumerate(_batches(taken.boxes))))
-        shards: list[list[Shard]] = [[] for _ in taken.leaves]
-        of_boxes = [shard for _, _, of_payload in done for shard in of_payload]
-        for box, shard in zip(taken.boxes, of_boxes, strict=True):
-            shards[box.leaf].append(shard)
+            done = list(threads.map(send, enumerate(new.batches())))
+        shards: list[list[Shard]] = [[] for _ in new.taken.leaves]
+        contents: dict[tuple[int, Index], str] = {}
+        sent = (shard for _, _, of_payload in done for shard in of_payload)
+        for cut, shard in zip(new.cuts, sent, strict=True):
+            shards[cut.leaf].append(shard)
+            contents[cut.leaf, cut.index] = shard.content
         manifest = Manifest(
             run=self._run,
-            version=taken.version,
+            version=new.number,
             encoding=self._encoding,
             leaves=tuple(
                 dataclasses.replace(leaf, shards=tuple(of_leaf))
-                for leaf, of_leaf in zip(taken.leaves, shards, strict=True)
+                for leaf, of_leaf in zip(new.taken.leaves, shards, strict=True)
             ),
         )
         tickets = {key: (carrier.name, ticket) for key, ticket, _ in done}
-        contents = {
-            (box.leaf, box.index): shard.content
-            for box, shard in zip(taken.boxes, of_boxes, strict=True)
-        }
         return Offer(manifest=manifest.to_json(), tickets=tickets), contents
 
 
-def _shards(boxes: Sequence[Box], sent: list[_Sent], payload: str) -> list[Shard]:
+def _whole(new: Version, cut: Cut) -> _Sent:
+    return _Sent(new.piece(cut))
+
+
+def _shards(cuts: Sequence[Cut], sent: list[_Sent], payload: str) -> list[Shard]:
     return [
         Shard(
-            index=box.index,
-            num_bytes=len(one.data_u8),
-            checksum=one.content if one.base is None else checksum(one.data_u8),
+            index=cut.index,
+            num_bytes=one.piece.num_bytes,
+            checksum=one.piece.checksum,
             payload=payload,
-            piece=piece,
-            content=one.content,
+            piece=place,
+            content=one.piece.checksum if one.content is None else one.content,
             base=one.base,
         )
-        for piece, (box, one) in enumerate(zip(boxes, sent, strict=True))
+        for place, (cut, one) in enumerate(zip(cuts, sent, strict=True))
     ]
-
-
-def _batches(boxes: Sequence[Box]) -> list[Sequence[Box]]:
-    """Neighbours together, up to `PAYLOAD_BYTES` or one larger box."""
-    found, start, total = [], 0, 0
-    for place, box in enumerate(boxes):
-        if place > start and total + len(box.data_u8) > PAYLOAD_BYTES:
-            found.append(boxes[start:place])
-            start, total = place, 0
-        total += len(box.data_u8)
-    return [*found, boxes[start:]] if boxes else []

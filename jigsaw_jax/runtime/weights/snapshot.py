@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jigsaw_jax.runtime.weights.manifest import Index, Leaf
-from jigsaw_jax.runtime.weights.placement import bounds
+from jigsaw_jax.runtime.weights.placement import WORDS, bounds
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -18,12 +18,17 @@ class Box:
     Attributes:
       leaf: its place in the tree.
       index: of the box.
-      data_u8: its bytes.
+      words: its values, as unsigned integers of their size.
     """
 
     leaf: int
     index: Index
-    data_u8: np.ndarray
+    words: np.ndarray
+
+    @property
+    def data_u8(self) -> np.ndarray:
+        """Its bytes."""
+        return self.words.reshape(-1).view(np.uint8)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,9 +79,10 @@ def take(params: Any, version: int, *, as_bf16: bool) -> Snapshot:
     ]
     for _, _, data in shards:
         data.copy_to_host_async()
-    boxes = tuple(Box(place, index, _bytes(data)) for place, index, data in shards)
+    boxes = tuple(Box(place, index, _words(data)) for place, index, data in shards)
     return Snapshot(version, tuple(leaves), boxes)
 
 
-def _bytes(data: jax.Array) -> np.ndarray:
-    return np.ascontiguousarray(np.asarray(data)).reshape(-1).view(np.uint8)
+def _words(data: jax.Array) -> np.ndarray:
+    values = np.asarray(data)
+    return values.view(WORDS[values.itemsize])

@@ -2,8 +2,8 @@
 
 python -m tests.runtime.cluster.carrier_runs FOLDER
 
-FOLDER/ray, FOLDER/transfer and FOLDER/folder differ in `Cluster.carriers` alone, each
-of which has no other to fall back on.
+FOLDER/shared, FOLDER/ray, FOLDER/transfer and FOLDER/folder differ in
+`Cluster.carriers` alone, each of which has no other to fall back on.
 """
 
 import dataclasses

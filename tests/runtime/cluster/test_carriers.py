@@ -18,7 +18,6 @@ ROOT = pathlib.Path(__file__).parents[3]
 @pytest.mark.parametrize(
     ("wrong", "word"),
     [
-        ({"carriers": ()}, "each once"),
         ({"carriers": ("ray", "ray")}, "each once"),
         ({"carriers": ("pigeon",)}, "carriers"),
         ({"carrier_s": 0.0}, "carrier_s"),
@@ -30,17 +29,26 @@ def test_carriers_that_are_none_are_refused(wrong, word):
 
 
 def test_workers_are_told_what_the_user_left_open(tmp_path):
-    told = carriers.resolve(Cluster(), run_dir=tmp_path, samplers=3)
-    assert told.carrier_folder == str(tmp_path / "weights")
-    assert told.samplers == 3
-    own = Cluster(samplers=2, carrier_folder="/mnt/weights")
-    assert carriers.resolve(own, run_dir=tmp_path, samplers=3) == own
+    def told(cluster, *, is_local):
+        return carriers.resolve(
+            cluster, run_dir=tmp_path, samplers=3, is_local=is_local
+        )
+
+    open_ = told(Cluster(), is_local=False)
+    assert open_.carrier_folder == str(tmp_path / "weights")
+    assert open_.samplers == 3
+    assert open_.carriers == ("ray",)
+    assert told(Cluster(), is_local=True).carriers == ("shared", "ray")
+    own = Cluster(samplers=2, carrier_folder="/mnt/weights", carriers=("folder",))
+    assert told(own, is_local=True) == own
 
 
 def test_both_ends_have_the_carriers_in_the_order_of_the_setting(tmp_path):
-    cluster = Cluster(carriers=("folder", "ray"), carrier_folder=str(tmp_path))
+    cluster = Cluster(
+        carriers=("folder", "shared", "ray"), carrier_folder=str(tmp_path)
+    )
     made = carriers.make(cluster, clock=Clock())
-    assert [one.name for one in made] == ["folder", "ray"]
+    assert [one.name for one in made] == ["folder", "shared", "ray"]
 
 
 def test_each_time_that_a_version_does_not_arrive_one_carrier_more_is_passed_over():
@@ -70,5 +78,5 @@ def test_every_carrier_brings_the_same_weights(tmp_path):
     ways = [rollouts(tmp_path / name) for name in CARRIERS]
     # Later rounds are sampled with weights that have come this way.
     assert len(ways[0]) == 3 * 4 * 3
-    assert ways[1] == ways[2] == ways[0]
+    assert all(way == ways[0] for way in ways)
     assert not (tmp_path / "folder" / "weights").exists()

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from jigsaw_jax import settings
-from jigsaw_jax.runtime.weights import MismatchError, Offer, merge
+from jigsaw_jax.runtime.weights import MismatchError, Offer, cutting, merge
 from jigsaw_jax.runtime.weights import manifest as manifests
-from jigsaw_jax.runtime.weights import sender as senders
 from tests.runtime.weights import two_meshes as two
 
 
@@ -65,7 +64,8 @@ def test_bf16_halves_the_bytes_and_arrives_as_the_rounded_value():
 
 
 def test_payloads_are_cut_between_shards_and_at_the_limit(monkeypatch):
-    monkeypatch.setattr(senders, "PAYLOAD_BYTES", 100)
+    monkeypatch.setattr(cutting, "PAYLOAD_BYTES", 100)
+    monkeypatch.setattr(cutting, "PAYLOADS_MAX", 10_000)
     params, carrier = two.learner_tree(), two.Memory()
     offer = two.sender(carrier).publish(params, 0)
     sizes = [[len(p) for p in pieces] for pieces in carrier.payloads.values()]

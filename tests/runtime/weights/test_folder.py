@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 
 from jigsaw_jax.runtime.weights import CarrierError, FolderCarrier
+from jigsaw_jax.runtime.weights.piece import Piece
 from tests.runtime.weights import two_meshes as two
 
-PIECES = [np.arange(5, dtype=np.uint8), np.arange(0, dtype=np.uint8)]
+PIECES = [Piece.of(np.arange(size, dtype=np.uint8)) for size in (5, 0)]
 
 
 @pytest.fixture

@@ -11,10 +11,12 @@ from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.weights import CarrierError
 from jigsaw_jax.runtime.weights.arena import Arena
 from jigsaw_jax.runtime.weights.carriers.transfer import TransferCarrier
+from jigsaw_jax.runtime.weights.piece import Piece
 from tests.runtime.weights import two_meshes as two
 
 SIZES = (5, 0, 100_000, 7)
-PIECES = [np.full(size, place, np.uint8) for place, size in enumerate(SIZES)]
+SENT = [np.full(size, place, np.uint8) for place, size in enumerate(SIZES)]
+PIECES = [Piece.of(data) for data in SENT]
 
 
 def carrier(**options):
@@ -42,7 +44,7 @@ def test_each_receiver_takes_its_own_offer_and_only_once(near):
     for receiver in range(2):
         got = get(carrier(receiver=receiver), ticket)
         assert [len(piece) for piece in got] == list(SIZES)
-        for piece, sent in zip(got, PIECES, strict=True):
+        for piece, sent in zip(got, SENT, strict=True):
             np.testing.assert_array_equal(piece, sent)
     clock = Clock()
     start_s = clock.now_s()
@@ -70,7 +72,7 @@ def test_memory_of_an_offer_that_nobody_takes_is_held_until_it_has_expired():
     near, pause = carrier(offer_s=0.5), threading.Event()
     memory = Arena().lease(1 << 20)
     held = weakref.ref(memory.base)
-    near.put("a", [memory], 0.0)
+    near.put("a", [Piece.of(memory)], 0.0)
     del memory
     gc.collect()
     assert held() is not None

@@ -11,6 +11,8 @@ from jigsaw_jax import model, settings
 from jigsaw_jax.model import decoder as decoders
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.weights import CarrierError, Receiver, Sender
+from jigsaw_jax.runtime.weights.arena import Arena
+from jigsaw_jax.runtime.weights.piece import gather
 
 DECODER = settings.Decoder(
     vocab_size=16,
@@ -38,7 +40,7 @@ class Memory:
         del deadline_s
         if self.is_dead:
             raise CarrierError("dead")
-        self.payloads[key] = [piece.copy() for piece in pieces]
+        self.payloads[key] = [data.copy() for data in gather(pieces, Arena())]
         return key
 
     def get(self, ticket, sizes, deadline_s):

@@ -12,6 +12,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from jigsaw_jax.runtime.weights.piece import Piece
+
 
 @runtime_checkable
 class Carrier(Protocol):
@@ -23,13 +25,13 @@ class Carrier(Protocol):
 
     name: str
 
-    def put(self, key: str, pieces: Sequence[np.ndarray], deadline_s: float) -> Any:
+    def put(self, key: str, pieces: Sequence[Piece], deadline_s: float) -> Any:
         """Make a payload available.
 
         Args:
           key: that no other payload of the run has.
-          pieces: contiguous bytes each; free to change when this returns, except
-            where a carrier says otherwise.
+          pieces: each is written once, or taken as it lies; free to change when this
+            returns, except where a carrier says otherwise.
           deadline_s: on `Clock`.
 
         Returns:
@@ -51,7 +53,8 @@ class Carrier(Protocol):
           deadline_s: on `Clock`.
 
         Returns:
-          The pieces, to read only; valid as long as they are referred to.
+          The pieces, to read only; valid and unchanged as long as they are referred
+          to.
 
         Raises:
           CarrierError: it is lost, or not here in time.

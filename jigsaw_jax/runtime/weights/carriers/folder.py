@@ -17,6 +17,7 @@ import numpy as np
 from jigsaw_jax.runtime.weights.arena import Arena
 from jigsaw_jax.runtime.weights.errors import CarrierError
 from jigsaw_jax.runtime.weights.offer import Offer
+from jigsaw_jax.runtime.weights.piece import Piece, gather
 from jigsaw_jax.store.files import StoreError, read_json, write_json
 
 _OFFER = "offer.json"
@@ -38,10 +39,10 @@ class FolderCarrier:
     def __init__(self, folder: pathlib.Path, *, is_durable: bool = True) -> None:
         self._folder = folder
         self._is_durable = is_durable
-        # One block each for the payloads that are in hand at a time.
-        self._arena = Arena(free_max=4)
+        # A receiver keeps blocks as long as their version.
+        self._arena = Arena(free_max=40)
 
-    def put(self, key: str, pieces: Sequence[np.ndarray], deadline_s: float) -> str:
+    def put(self, key: str, pieces: Sequence[Piece], deadline_s: float) -> str:
         """Write a file under another name, then rename it."""
         del deadline_s
         path = self._path(key)
@@ -49,8 +50,8 @@ class FolderCarrier:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             with part.open("wb", buffering=0) as file:
-                for piece in pieces:
-                    _write_all(file.fileno(), piece)
+                for piece_u8 in gather(pieces, self._arena):
+                    _write_all(file.fileno(), piece_u8)
                 if self._is_durable:
                     os.fsync(file.fileno())
             part.replace(path)

@@ -7,7 +7,9 @@ import ray
 from ray.exceptions import RayError
 
 from jigsaw_jax.runtime.clock import Clock
+from jigsaw_jax.runtime.weights.arena import Arena
 from jigsaw_jax.runtime.weights.errors import CarrierError
+from jigsaw_jax.runtime.weights.piece import Piece, gather
 
 
 class RayCarrier:
@@ -25,14 +27,16 @@ class RayCarrier:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        # One block each for the payloads that are in hand at a time.
+        self._arena = Arena(free_max=4)
 
     def put(
-        self, key: str, pieces: Sequence[np.ndarray], deadline_s: float
+        self, key: str, pieces: Sequence[Piece], deadline_s: float
     ) -> ray.ObjectRef:
         """Copy the pieces into shared memory."""
         del deadline_s
         try:
-            return ray.put(list(pieces))
+            return ray.put(gather(pieces, self._arena))
         except RayError as error:
             raise CarrierError(f"Ray cannot take {key}: {error}") from error
 

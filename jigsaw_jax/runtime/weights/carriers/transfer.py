@@ -23,7 +23,9 @@ from jax.errors import JaxRuntimeError
 from jax.experimental import transfer
 
 from jigsaw_jax.runtime.clock import Clock
+from jigsaw_jax.runtime.weights.arena import Arena
 from jigsaw_jax.runtime.weights.errors import CarrierError
+from jigsaw_jax.runtime.weights.piece import Piece, gather
 
 _POLL_S = 0.001
 
@@ -62,14 +64,17 @@ class TransferCarrier:
         self._receiver = receiver
         self._offer_s = offer_s
         self._clock = clock
+        # Of pieces that lay in parts; each block is held as long as its offer.
+        self._arena = Arena(free_max=32)
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
         self._connections: dict[str, transfer.TransferConnection] = {}
 
-    def put(self, key: str, pieces: Sequence[np.ndarray], deadline_s: float) -> Ticket:
+    def put(self, key: str, pieces: Sequence[Piece], deadline_s: float) -> Ticket:
         """Offer the pieces where they are, once for each receiver."""
         del deadline_s
-        arrays = jax.device_put([p for p in pieces if len(p)], self._device)
+        found = gather(pieces, self._arena)
+        arrays = jax.device_put([p for p in found if len(p)], self._device)
         # The server takes local time and ignores a zone.
         until = datetime.datetime.now() + datetime.timedelta(seconds=self._offer_s)  # noqa: DTZ005
         ids = []

@@ -1,0 +1,83 @@
+"""Bytes on their way into a payload, in parts until a carrier has them in one.
+
+A learner's shards are seldom cut as a sampler's: what is one box there lies in several
+here. A carrier whose memory the receiver sees has them written there at once; others
+have them gathered first.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from jigsaw_jax.runtime.weights.arena import Arena, aligned
+from jigsaw_jax.runtime.weights.checksum import checksum
+
+
+@dataclasses.dataclass(slots=True)
+class Piece:
+    """One piece of a payload; it is written, or taken as it lies, once a carrier.
+
+    Attributes:
+      shape: of the box.
+      parts: that fill it, each element once: values, and where they belong.
+      checksum: of all its bytes; empty before it was written or taken.
+    """
+
+    shape: tuple[int, ...]
+    parts: Sequence[tuple[np.ndarray, tuple[slice, ...]]]
+    checksum: str = ""
+
+    @classmethod
+    def of(cls, data_u8: np.ndarray) -> "Piece":
+        """A piece of bytes that lie together."""
+        return cls(data_u8.shape, [(data_u8, (slice(None),))])
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the box."""
+        return math.prod(self.shape) * self.parts[0][0].itemsize
+
+    def write(self, into_u8: np.ndarray) -> None:
+        """Write the box and note its checksum, while the bytes are in the cache."""
+        box = into_u8.view(self.parts[0][0].dtype).reshape(self.shape)
+        for values, place in self.parts:
+            box[place] = values
+        self.checksum = checksum(into_u8)
+
+    def take(self) -> np.ndarray | None:
+        """Its bytes where they lie, with the checksum noted; None where in parts."""
+        values = self.parts[0][0]
+        if len(self.parts) > 1 or not values.flags.c_contiguous:
+            return None
+        data_u8 = values.reshape(-1).view(np.uint8)
+        self.checksum = checksum(data_u8)
+        return data_u8
+
+
+def gather(pieces: Sequence[Piece], arena: Arena) -> list[np.ndarray]:
+    """Contiguous bytes of pieces, copied only where they lie in parts.
+
+    Args:
+      pieces: of one payload.
+      arena: of the copies.
+
+    Returns:
+      The bytes of each, to read only.
+    """
+    found = [piece.take() for piece in pieces]
+    sizes = [
+        aligned(piece.num_bytes)
+        for piece, data_u8 in zip(pieces, found, strict=True)
+        if data_u8 is None
+    ]
+    # An empty lease has a page, too.
+    block, start = arena.lease(sum(sizes)) if sizes else np.empty(0, np.uint8), 0
+    for place, piece in enumerate(pieces):
+        if found[place] is None:
+            into_u8 = block[start : start + piece.num_bytes]
+            piece.write(into_u8)
+            found[place] = into_u8
+            start += aligned(piece.num_bytes)
+    return [data_u8 for data_u8 in found if data_u8 is not None]

@@ -86,30 +86,29 @@ class Learner:
         return self._programs.compilations
 
     def compile(self) -> None:
-        """Compile all that training calls, and run each micro-batch shape on nothing.
-
-        So nothing compiles later, nor is a first run, of up to four times the time.
-        """
+        """Compile all that training calls, so that nothing compiles later."""
         train, programs = self._train, self._programs
         pipeline = train.pipeline
         has_stale = pipeline.groups_per_update < pipeline.groups_per_round
         rewards = self._rewards(())
-        for num_rows in self._shapes.rows:
-            batch = packing.empty_batch(num_rows, self._shapes)
+        for batch in map(self._empty, self._shapes.rows):
             if self._has_reward_kl:
                 programs.add_reward_kl(
                     self._kl_policies(), rewards.kl_PG, batch, is_dry=True
                 )
             for is_fresh in (True, False) if has_stale else (self._is_fresh,):
-                self._totals = programs.add_policy(
-                    self._params,
-                    self._policies(is_fresh),
-                    self._totals,
-                    batch=batch,
-                    rewards=rewards,
-                )
+                self._add_batch(batch, rewards, is_fresh, is_dry=True)
         programs.advantages(rewards, is_dry=True)
         programs.step(self._params, self._opt_state, self._totals, 0.0, is_dry=True)
+
+    def run_shapes(self) -> None:
+        """Run each micro-batch shape on nothing, before there are any sums.
+
+        A first run takes up to four times as long as the next, in which it finds its
+        memory taken.
+        """
+        for batch in map(self._empty, self._shapes.rows):
+            self._totals = self._add_batch(batch, self._rewards(()), self._is_fresh)
         self.block()
         zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), self._totals)
         self._totals = _placed_like(zeros, self._totals)
@@ -130,18 +129,8 @@ class Learner:
     def accumulate(self, groups: Sequence[Group], update: int) -> list[int]:
         """Add the gradient sums of whole groups to those of `update`.
 
-        Only dispatches work. Where the objective needs the whole update, the groups
-        wait on the host for `step`.
-
-        Args:
-          groups: to add.
-          update: that they belong to.
-
-        Returns:
-          Rows of each micro-batch that was dispatched.
-
-        Raises:
-          ValueError: more groups wait than the update has.
+        Only dispatches work, and says the rows of each micro-batch. Where the objective
+        needs the whole update, the groups wait on the host for `step`.
         """
         most = self._train.pipeline.groups_per_update
         if self._train.objective.needs == "update":
@@ -348,14 +337,28 @@ class Learner:
             self._advantages.append((groups, self._programs.advantages(rewards)))
         for batch in batches:
             self._num_trained += int(np.sum(batch.mask_RM))
-            self._totals = self._programs.add_policy(
-                self._params,
-                self._policies(self._is_fresh),
-                self._totals,
-                batch=batch,
-                rewards=rewards,
-            )
+            self._totals = self._add_batch(batch, rewards, self._is_fresh)
         return [len(batch.tokens_RT) for batch in batches]
+
+    def _add_batch(
+        self,
+        batch: packing.Batch,
+        rewards: Rewards,
+        is_fresh: bool,
+        *,
+        is_dry: bool = False,
+    ) -> Any:
+        return self._programs.add_policy(
+            self._params,
+            self._policies(is_fresh),
+            self._totals,
+            batch=batch,
+            rewards=rewards,
+            is_dry=is_dry,
+        )
+
+    def _empty(self, num_rows: int) -> packing.Batch:
+        return packing.empty_batch(num_rows, self._shapes)
 
     def _take_off_kl(self, groups: Sequence[Group], rewards: Rewards) -> Rewards:
         """Rewards with the KL of every completion, those that do not train too.

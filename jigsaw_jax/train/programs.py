@@ -119,8 +119,9 @@ class Programs:
         *,
         batch: gradient.Batch,
         rewards: gradient.Rewards,
-    ) -> gradient.Totals:
-        """`gradient.add_policy_gradients`."""
+        is_dry: bool = False,
+    ) -> Any:
+        """`gradient.add_policy_gradients`, or None where `is_dry` only compiles."""
         key = ("policy", len(batch.mask_RM), policies.round is None)
         return self._run(
             key,
@@ -128,6 +129,7 @@ class Programs:
             params,
             policies,
             totals,
+            is_dry=is_dry,
             batch=meshes.place(batch, self.rows_sharding),
             rewards=meshes.place(rewards, self.replicated),
         )

@@ -368,7 +368,7 @@ def test_running_every_shape_on_nothing_leaves_no_sums():
     learner = fresh_learner(run())
     rows = learner.accumulate(make_groups(), 0)
     expected, _ = learner.take_sums()
-    learner.compile()
+    learner.run_shapes()
     sums, num_trained = learner.take_sums()
     assert num_trained == 0
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(sums))

@@ -1,19 +1,26 @@
 """Messages between processes of the rewards: JSON behind a length of four bytes.
 
 JSON and no pickle: what comes out of a worker that ran hostile text must not be able to
-run anything here.
+run anything here. What comes is bounded, and a score is checked field by field.
 """
 
 import dataclasses
 import json
 import os
 import struct
+import sys
 from typing import IO, Any
 
 from jigsaw_jax.records import Prompt, Score
 
 _LENGTH = struct.Struct(">I")
 LENGTH_BYTES = _LENGTH.size
+# A score takes some hundred bytes; its notes and the reason of a failure a few more.
+BODY_BYTES_MAX = 16 << 20
+
+
+class FrameError(ValueError):
+    """A message that no worker of ours writes."""
 
 
 def pack(message: Any) -> bytes:
@@ -23,13 +30,19 @@ def pack(message: Any) -> bytes:
 
 
 def unpack(body: bytes) -> Any:
-    """The message of a frame's body."""
-    return json.loads(body)
+    """The message of a frame's body; a FrameError where it is none."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise FrameError(f"message must be JSON: {error}") from None
 
 
-def body_length(header: bytes) -> int:
-    """Bytes that follow the four of the header."""
-    return _LENGTH.unpack(header)[0]
+def body_length(header: bytes, most: int | None = None) -> int:
+    """Bytes that follow the four of the header; a FrameError above `most`."""
+    length = _LENGTH.unpack(header)[0]
+    if most is not None and length > most:
+        raise FrameError(f"message must have at most {most} bytes, got {length}")
+    return length
 
 
 def prompt_fields(prompt: Prompt) -> dict[str, Any]:
@@ -53,9 +66,32 @@ def score_fields(score: Score) -> dict[str, Any]:
     return dataclasses.asdict(score)
 
 
-def score_of(fields: dict[str, Any]) -> Score:
-    """The inverse of `score_fields`."""
-    return Score(**fields)
+def score_of(fields: Any) -> Score:
+    """The inverse of `score_fields`.
+
+    Args:
+      fields: JSON values.
+
+    Returns:
+      The score.
+
+    Raises:
+      FrameError: they are no score's: other names, other types, or not finite.
+    """
+    match fields:
+        case {"value": value, "parts": dict(parts), "failure": failure, **others}:
+            is_score = not others and all(map(_is_reward, (value, *parts.values())))
+            if is_score and isinstance(failure, str | None):
+                return Score(value=value, parts=parts, failure=failure)
+    raise FrameError(f"message must be a score, got {str(fields)[:80]!r}")
+
+
+def _is_reward(value: Any) -> bool:
+    """None, or a finite number; True is none."""
+    if value is None:
+        return True
+    # An int may be one that no float can hold.
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def private_pipes() -> tuple[IO[bytes], IO[bytes]]:

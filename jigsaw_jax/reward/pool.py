@@ -213,7 +213,7 @@ class RewardPool:
         except TimeoutError:
             return "timeout"
         # A frame that is no score comes from a worker that something took over.
-        except (WorkerDiedError, TypeError):
+        except (WorkerDiedError, frame.FrameError):
             return "crash"
         return None
 

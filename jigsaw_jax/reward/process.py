@@ -142,12 +142,14 @@ class WorkerProcess:
         header = bytes(self._received[: frame.LENGTH_BYTES])
         if len(header) < frame.LENGTH_BYTES:
             return None
-        end = frame.LENGTH_BYTES + frame.body_length(header)
-        if len(self._received) < end:
-            return None
-        body = bytes(self._received[frame.LENGTH_BYTES : end])
-        del self._received[:end]
         try:
+            length = frame.body_length(header, frame.BODY_BYTES_MAX)
+            end = frame.LENGTH_BYTES + length
+            if len(self._received) < end:
+                return None
+            body = bytes(self._received[frame.LENGTH_BYTES : end])
+            del self._received[:end]
             return frame.unpack(body)
-        except ValueError as error:
+        except frame.FrameError as error:
+            # As good as dead: something has taken it over.
             raise WorkerDiedError from error

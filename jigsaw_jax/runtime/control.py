@@ -81,6 +81,7 @@ class Control:
         self._is_evaluating = False
         self._publish_started_s: dict[int, float] = {}
         self._finished: records.Finish | None = None
+        self._is_stopped = False
 
     @property
     def is_stopping(self) -> bool:
@@ -187,6 +188,7 @@ class Control:
             self._apply(first)
 
     def _apply(self, event: Event) -> None:
+        self._is_stopped |= isinstance(event, records.StopRequested)
         if isinstance(event, records.VersionPublished):
             start_s = self._publish_started_s.pop(event.version)
             self._record.published(event.version, start_s, event.now_s)
@@ -353,7 +355,8 @@ class Control:
         assert self._finished is not None
         crew.rest()
         num_compilations = crew.num_compilations
-        if crew.pipeline.updates_done >= self._train.updates:
+        is_done = crew.pipeline.updates_done >= self._train.updates
+        if is_done:
             crew.load_last()
             self._evaluate_idle("after")
             crew.export()
@@ -362,6 +365,7 @@ class Control:
             compilations=num_compilations,
             whole=crew.whole,
             workers=crew.workers(),
+            is_stopped=self._is_stopped and not is_done,
         )
         if self._finished.error is not None:
             self._progress.say(f"error: {self._finished.error}")

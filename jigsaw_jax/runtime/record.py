@@ -258,6 +258,7 @@ class Record:
         compilations: int,
         whole: Callable[[Group], Group],
         workers: Sequence[Mapping[str, Any]],
+        is_stopped: bool,
     ) -> None:
         """Write summary.json and close every file."""
         # Where nothing could train, what was dropped is all that there is to see.
@@ -271,6 +272,8 @@ class Record:
         self._dir.write_summary(
             {
                 "updates": pipeline.updates_done,
+                # Asked to end before its end; launch/ goes on with such a run.
+                "is_stopped": is_stopped,
                 "rounds": pipeline.rounds_trained,
                 "versions": pipeline.version,
                 "groups_committed": pipeline.groups_committed,

@@ -13,7 +13,7 @@ class News(NamedTuple):
     """What one read found.
 
     records: whole records since the read before, in order.
-    is_anew: the file was cut or replaced; `records` are all that it holds, and what
+    is_anew: the file was cut or replaced; `records` are from its beginning, and what
         was read before counts no more.
     """
 
@@ -24,9 +24,11 @@ class News(NamedTuple):
 class Follower:
     """One file, which need not exist yet.
 
-    A half-written last line is left for the next read. A resumed run cuts its logs: a
-    file that is shorter than what was read, another file, or one whose bytes before
-    the end of what was read are others, is read from its beginning.
+    A read takes some megabytes at most, so that a long log never has to fit into
+    memory; read again until nothing comes. A half-written last line is left for the
+    next read. A resumed run cuts its logs: a file that is shorter than what was read,
+    another file, or one whose bytes before the end of what was read are others, is
+    read from its beginning.
 
     Args:
       path: of the file.
@@ -43,7 +45,7 @@ class Follower:
         self._before = b""
 
     def read(self) -> News:
-        """What was appended since; nothing where the file is not there."""
+        """What comes next of what was appended; nothing where there is no file."""
         try:
             with self._path.open("rb") as file:
                 return self._read(file)
@@ -60,7 +62,8 @@ class Follower:
         records: list[dict[str, Any]] = []
         file.seek(self._offset)
         rest = b""
-        while chunk := file.read(_READ_BYTES):
+        # One line may be longer than what is read at once.
+        while not records and (chunk := file.read(_READ_BYTES)):
             lines, end, rest = (rest + chunk).rpartition(b"\n")
             records += self._parsed(lines)
             self._offset += len(lines) + len(end)
@@ -81,7 +84,8 @@ class Follower:
         found = []
         for line in lines.split(b"\n") if lines else ():
             try:
-                record = json.loads(line)
+                # JSON has no NaN, and a browser refuses what holds one.
+                record = json.loads(line, parse_constant=lambda _: None)
             except ValueError:
                 record = None
             if isinstance(record, dict):

@@ -184,7 +184,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         kind: str = _TEXT,
         headers: dict[str, str] | None = None,
     ) -> None:
-        encoded = body.encode()
+        # A folder's name may hold bytes that are no text.
+        encoded = body.encode(errors="replace")
         self.send_response(status)
         self.send_header("Content-Type", kind)
         for name, value in (headers or {}).items():

@@ -5,12 +5,13 @@ newest rollouts                                    -> facts(): for Prometheus
 """
 
 import collections
+import pathlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from jigsaw_jax.store import browser, files
-from jigsaw_jax.store.follow import Follower
+from jigsaw_jax.store.follow import Follower, News
 from jigsaw_jax.store.page import columns
 from jigsaw_jax.store.perfetto import OneClock
 from jigsaw_jax.store.run_dir import RunDir
@@ -131,25 +132,26 @@ class Watch:
         return self._events_odd + sum(log.damaged for log in logs)
 
     def _read_metrics(self) -> None:
-        news = self._metrics_log.read()
-        self._metrics = Thinned(POINTS_MAX) if news.is_anew else self._metrics
-        for record in news.records:
-            self._metrics.add(record)
-        news = self._evaluations_log.read()
-        self._evaluations = Thinned(POINTS_MAX) if news.is_anew else self._evaluations
-        for record in news.records:
-            self._evaluations.add(record)
+        for news in _all_of(self._metrics_log):
+            self._metrics = Thinned(POINTS_MAX) if news.is_anew else self._metrics
+            for record in news.records:
+                self._metrics.add(record)
+        for news in _all_of(self._evaluations_log):
+            if news.is_anew:
+                self._evaluations = Thinned(POINTS_MAX)
+            for record in news.records:
+                self._evaluations.add(record)
 
     def _read_events(self) -> None:
-        news = self._events_log.read()
-        if news.is_anew:
-            self._forget_events()
-        for event in news.records:
-            try:
-                self._take_event(event)
-            except (KeyError, TypeError):
-                # Another version's event, or a hand's; the others still count.
-                self._events_odd += 1
+        for news in _all_of(self._events_log):
+            if news.is_anew:
+                self._forget_events()
+            for event in news.records:
+                try:
+                    self._take_event(event)
+                except (KeyError, TypeError, AttributeError):
+                    # Another version's event, or a hand's; the others still count.
+                    self._events_odd += 1
 
     def _take_event(self, event: dict[str, Any]) -> None:
         shifted = self._clock.on(event)
@@ -174,7 +176,7 @@ class Watch:
 
     def _read_rollouts(self) -> None:
         paths = sorted(self._run.rollouts.glob("update-*.jsonl"))[-1:]
-        seen = [(path.name, path.stat().st_size) for path in paths]
+        seen = [(path.name, _size_and_time(path)[0]) for path in paths]
         if seen == self._rollouts_seen:
             return
         self._rollouts_seen = seen
@@ -184,7 +186,7 @@ class Watch:
                 updates=ROLLOUT_UPDATES,
                 bytes_max=ROLLOUT_BYTES_MAX,
             )
-        except (files.StoreError, KeyError, TypeError):
+        except (files.StoreError, OSError, KeyError, TypeError):
             self._rollouts = {"groups": [], "updates": []}
 
     def _timeline(self) -> dict[str, Any]:
@@ -203,8 +205,7 @@ class Watch:
         """Whether the run goes on, and since when the log is silent."""
         silent_s = max(0.0, self._now_s() - self._heard_s) if self._heard_s else None
         # A run writes its summary when it ends; the next process logs after it.
-        summary = self._run.summary
-        is_ended = summary.exists() and summary.stat().st_mtime >= self._heard_s - 1
+        is_ended = _size_and_time(self._run.summary)[1] >= self._heard_s - 1
         if silent_s is None:
             state = "not begun"
         elif is_ended:
@@ -219,3 +220,18 @@ class Watch:
             row | {"age_s": max(0.0, now_s - row["heard_s"])}
             for row in self._workers.rows(self._heard_s)
         ]
+
+
+def _all_of(log: Follower) -> Iterator[News]:
+    """What is new in a log, some megabytes at a time."""
+    while (news := log.read()).records or news.is_anew:
+        yield news
+
+
+def _size_and_time(path: pathlib.Path) -> tuple[int, float]:
+    """Of a file; 0 bytes and -1 s of one that a run which goes on has taken away."""
+    try:
+        state = path.stat()
+    except OSError:
+        return 0, -1.0
+    return state.st_size, state.st_mtime

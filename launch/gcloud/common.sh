@@ -74,11 +74,12 @@ ask() {
 queued() { local -r verb=$1 && shift && call compute tpus queued-resources "$verb" "$@" "${WHERE[@]}"; }
 vm() { local -r verb=$1 && shift && call compute tpus tpu-vm "$verb" "$@" "${WHERE[@]}"; }
 
-# A VM that has just started refuses connections for a while.
-vm_patiently() {
+# patiently WORD...: five tries. A VM that has just started refuses connections for a
+# while, and a run lasts longer than the network does without a break.
+patiently() {
   local try
   for try in 1 2 3 4 5; do
-    if vm "$@"; then return 0; fi
+    if "$@"; then return 0; fi
     if ((try < 5)); then
       say "no answer yet, try $try of 5"
       sleep "$POLL_S"
@@ -91,7 +92,7 @@ vm_patiently() {
 on() {
   local -r slice=$1 worker=$2
   shift 2
-  vm_patiently ssh "$slice" --worker="$worker" --command="$(quoted "$@")" "${REACH[@]}"
+  patiently vm ssh "$slice" --worker="$worker" --command="$(quoted "$@")" "${REACH[@]}"
 }
 
 # parse_options "NAME ..." ARGUMENT...: fill OPTION; NAME is what this script also takes.
@@ -104,6 +105,7 @@ parse_options() {
     key=${1#--} value=""
     if [[ $key == *=* ]]; then
       value=${key#*=} key=${key%%=*}
+      [[ $FLAGS != *" $key "* ]] || refuse "--$key must stand alone, got --$key=$value"
     elif [[ $FLAGS != *" $key "* ]]; then
       (($# > 1)) || refuse "--$key must have a value"
       shift
@@ -145,9 +147,22 @@ check_names() {
     refuse "gcloud must be installed (https://cloud.google.com/sdk/docs/install), got none on the PATH"
   fi
   TMP=$(mktemp -d)
-  trap 'rm -rf "$TMP"' EXIT
+  trap finish EXIT
+  # Else a Ctrl-C that ends a gcloud would be taken for its failure, and be tried again.
+  trap 'exit 130' INT
+  trap 'exit 143' TERM HUP
 }
 
+declare -a JOBS=()
+
+# However a script ends: what it has in the background ends, and its files go.
+finish() {
+  local job
+  for job in "${JOBS[@]}"; do kill "$job" 2>/dev/null || true; done
+  rm -rf "$TMP"
+}
+
+check_number() { [[ $2 =~ ^(0|[1-9][0-9]{0,5})$ ]] || refuse "--$1 must be a number, got '$2'"; }
 check_count() { [[ $2 =~ ^[1-9][0-9]{0,2}$ ]] || refuse "--$1 must be from 1 to 999, got '$2'"; }
 
 check_bucket() {
@@ -173,16 +188,6 @@ survey() {
     fi
     STATE[$name]=$state TYPE[$name]=$type TIER[$name]=$tier SINCE[$name]=$since
   done <<<"$rows"
-}
-
-# A run lasts longer than the network does without a break.
-survey_patiently() {
-  local try
-  for try in 1 2 3 4 5; do
-    if survey; then return 0; fi
-    if ((try < 5)); then sleep "$POLL_S"; fi
-  done
-  return 1
 }
 
 # shellcheck disable=SC2034
@@ -281,6 +286,7 @@ request_again() {
 declare -A FAILURES=()
 
 # repair: ask for every wanted slice that is missing, preempted or failed. Sets REPAIRED.
+# It returns 2 where asking again is of no use.
 repair() {
   local slice
   REPAIRED=()
@@ -295,11 +301,16 @@ repair() {
         request_again "$slice" || return 1
         REPAIRED+=("$slice")
         ;;
+      ACTIVE) unset "FAILURES[$slice]" ;;
       FAILED)
         FAILURES[$slice]=$((${FAILURES[$slice]:-0} + 1))
+        if [[ -n ${OPTION[valid_until]:-} ]]; then
+          say "the request for $slice failed, or was not granted within --valid_until=${OPTION[valid_until]}, and is not made again; why: $(quoted gcloud compute tpus queued-resources describe "$slice" "${WHERE[@]}")"
+          return 2
+        fi
         if ((FAILURES[$slice] > FAILURES_MAX)); then
           say "$slice failed ${FAILURES[$slice]} times; why: $(quoted gcloud compute tpus queued-resources describe "$slice" "${WHERE[@]}")"
-          return 1
+          return 2
         fi
         say "the request for $slice failed"
         request_again "$slice" || return 1
@@ -319,7 +330,7 @@ wait_active() {
   local -r deadline_s=$((SECONDS + 60 * ${OPTION[wait_minutes]:-100000}))
   note "again and again until all are ACTIVE:"
   while true; do
-    survey_patiently || return 1
+    patiently survey || return 1
     repair || return 1
     if all_active "${WANTED[@]}"; then return 0; fi
     if ((SECONDS >= deadline_s)); then
@@ -333,19 +344,32 @@ wait_active() {
 # in_parallel FUNCTION SLICE...: for each slice, at once; fails where one of them does.
 in_parallel() {
   local -r function=$1
-  local -a jobs=()
   local slice job failed=0
   shift
+  JOBS=()
   for slice in "$@"; do
     if ((DRY_RUN)); then
       "$function" "$slice"
     else
-      "$function" "$slice" > >(sed "s/^/$slice: /" >&2) 2>&1 &
-      jobs+=($!)
+      until_told "$function" "$slice" > >(sed "s/^/$slice: /" >&2) 2>&1 &
+      JOBS+=($!)
     fi
   done
-  for job in "${jobs[@]}"; do wait "$job" || failed=1; done
+  for job in "${JOBS[@]}"; do wait "$job" || failed=1; done
+  JOBS=()
   return "$failed"
+}
+
+# What runs in the background doesn't hear a Ctrl-C unless it asks to.
+until_told() {
+  trap 'exit 130' INT TERM
+  "$@"
+}
+
+# The revision that the head has while a run is under way there: all keep it until then.
+busy_revision() {
+  if [[ ${STATE[$HEAD]:-} != ACTIVE ]]; then return; fi
+  patiently ask "" compute tpus tpu-vm ssh "$HEAD" --worker=0 --command="test ! -e host.sh || bash host.sh busy" "${REACH[@]}" "${WHERE[@]}"
 }
 
 # pack_source REVISION: what every host of a job installs, so that all run the same.
@@ -356,20 +380,20 @@ pack_source() {
   fi
   note "git archive of $REVISION, which the hosts install"
   if ((DRY_RUN)); then return; fi
-  if [[ -n $(git -C "$ROOT" status --porcelain --untracked-files=no) ]]; then
-    say "changes that are not committed stay here, but for configs/; the hosts get $REVISION"
+  if [[ -n $(git -C "$ROOT" status --porcelain -- . ':!configs') ]]; then
+    say "what is not committed stays here, but for configs/; the hosts get $REVISION"
   fi
   ARCHIVE=$TMP/jigsaw_jax.tar.gz
   git -C "$ROOT" archive --format=tar.gz --output="$ARCHIVE" "$REVISION"
 }
 
 install_on() {
-  vm_patiently scp "$ARCHIVE" "$ROOT/launch/gcloud/host.sh" "$1:" --worker=all "${REACH[@]}" &&
+  patiently vm scp "$ARCHIVE" "$ROOT/launch/gcloud/host.sh" "$1:" --worker=all "${REACH[@]}" &&
     on "$1" all bash host.sh install "$REVISION"
 }
 
 join_ray() {
-  vm_patiently scp "$TOKEN" "$1:.ray/" --worker=all "${REACH[@]}" &&
+  patiently vm scp "$TOKEN" "$1:.ray/" --worker=all "${REACH[@]}" &&
     on "$1" all bash host.sh ray "$1" "$(role_of "$1")" "$HEAD_ADDRESS"
 }
 
@@ -378,7 +402,7 @@ find_head() {
   HEAD_ADDRESS=$(ask HEAD_ADDRESS compute tpus tpu-vm describe "$HEAD" "${WHERE[@]}" --format="value(networkEndpoints[0].ipAddress)") || return 1
   on "$HEAD" 0 bash host.sh token || return 1
   if ((!DRY_RUN)); then TOKEN=$TMP/auth_token; fi
-  vm_patiently scp "$HEAD:.ray/auth_token" "$TOKEN" --worker=0 "${REACH[@]}"
+  patiently vm scp "$HEAD:.ray/auth_token" "$TOKEN" --worker=0 "${REACH[@]}"
 }
 
 # bring_up SLICE...: install the package and start Ray, the head's slice first.

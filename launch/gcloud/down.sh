@@ -39,12 +39,14 @@ main() {
   local look name left
   parse_options "now looks" "$@"
   check_count looks "${OPTION[looks]:-$LOOKS}"
-  survey
+  # Ended in the middle, it has not said that nothing is left.
+  trap 'finish; warn_of_cost' EXIT
+  patiently survey
   if ((DRY_RUN)); then
     note "supposing one learner and one sampler slice"
     STATE=([$HEAD]=ACTIVE [$PREFIX-sampler-0]=ACTIVE)
   fi
-  survey_nodes
+  patiently survey_nodes
   if [[ -z ${OPTION[now]:-} && ${STATE[$HEAD]:-} == ACTIVE ]]; then
     vm ssh "$HEAD" --worker=0 --command="bash host.sh stop" "${REACH[@]}" ||
       say "runs could not be stopped; what is in the bucket is their last copy"
@@ -58,12 +60,13 @@ main() {
     else
       sleep "$POLL_S"
     fi
-    survey_patiently
-    survey_nodes
+    patiently survey
+    patiently survey_nodes
   done
   for name in "${!NOT_OURS[@]}"; do
     say "$name has our name but not our label, and is left alone; if it is yours: $(quoted gcloud compute tpus queued-resources delete "$name" --force "${WHERE[@]}")"
   done
+  trap finish EXIT
   if ((DRY_RUN)); then return; fi
   left=$(remaining)
   if [[ -n $left ]]; then

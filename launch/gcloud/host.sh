@@ -2,14 +2,14 @@
 # What runs on a TPU VM's host; up.sh copies it there and run.sh calls it by ssh.
 #
 #   host.sh install REVISION                   unpack the package, make its environment
-#   host.sh revision                           what is installed
+#   host.sh busy                               the installed revision, if a run uses it
 #   host.sh token                              make Ray's token, once
 #   host.sh ray SLICE ROLE HEAD_ADDRESS        start Ray, or join it
 #   host.sh start RUN BUCKET EVERY_S WORD...   train, unless it already does
 #   host.sh state RUN                          none, running, or ended CODE
 #   host.sh states                             of every run, a line each
 #   host.sh stop                               let every run save, end and copy itself
-#   host.sh log RUN LINES [follow]
+#   host.sh log RUN LINES [follow]             RUN '' is the one that printed last
 #
 # All of it lies below the home folder: jigsaw_jax/ and .ray/.
 set -euo pipefail
@@ -30,6 +30,10 @@ install() {
     say "revision $revision is installed"
     return
   fi
+  # Whatever ends this in the middle, the next try does not take it for done; and no
+  # file of another revision stays.
+  rm -f "$HOME_DIR/.installed"
+  find "$HOME_DIR" -mindepth 1 -maxdepth 1 ! -name .venv ! -name runs -exec rm -rf {} +
   tar -xzf "$HOME/jigsaw_jax.tar.gz" -C "$HOME_DIR"
   if [[ ! -x $BIN/python ]]; then
     # The images of TPU VMs have Python 3.10; uv brings a newer one along.
@@ -62,7 +66,9 @@ start_ray() {
   local try
   local -a where=(--address="$head:6379")
   chmod 600 "$HOME/.ray/auth_token"
-  if [[ $(cat "$HOME/.ray/joined" 2>/dev/null) == "$head" ]] && pgrep -x raylet >/dev/null; then
+  # A head that replaces another may get its address, but never its token.
+  local -r joined="$head $(sha256sum <"$HOME/.ray/auth_token")"
+  if [[ $(cat "$HOME/.ray/joined" 2>/dev/null) == "$joined" ]] && pgrep -x raylet >/dev/null; then
     say "Ray runs here and knows $head"
     return
   fi
@@ -70,7 +76,8 @@ start_ray() {
     say "this Ray is older than 2.52 and has no tokens: only the private network guards it"
   "$BIN/ray" stop --force >/dev/null 2>&1 || true
   if [[ $own == "$head" ]]; then
-    where=(--head --port=6379 --dashboard-host=127.0.0.1)
+    # What would watch over an autoscaler has a port without a token.
+    where=(--head --port=6379 --dashboard-host=127.0.0.1 --no-monitor)
   fi
   # One entry a host of the slice; JAX counts the hosts as the TPUs do.
   if ! hosts=$(metadata worker-network-endpoints) || ! number=$(metadata agent-worker-number); then
@@ -83,7 +90,7 @@ start_ray() {
   for try in 1 2 3 4 5 6 7 8 9 10; do
     if "$BIN/ray" start "${where[@]}" --node-ip-address="$own" --disable-usage-stats \
       --resources="{\"jigsaw_$role\": 1, \"jigsaw_slice:$slice\": $hosts, \"jigsaw_host\": $((number + 1))}"; then
-      echo "$head" >"$HOME/.ray/joined"
+      echo "$joined" >"$HOME/.ray/joined"
       return
     fi
     ((try < 10)) && sleep "${JIGSAW_POLL_S:-6}"
@@ -99,9 +106,10 @@ start_ray() {
 # has deleted goes last.
 sync_to() {
   local -r run=$1 bucket=$2
-  local -r still=$HOME_DIR/.sync
+  local -r still=$run.sync
   rm -rf "$still" && mkdir -p "$still"
-  if [[ -d $run/checkpoints ]]; then cp -al "$run/checkpoints" "$still/checkpoints"; fi
+  # One that the run removes at this moment would be half here, and then in the bucket.
+  if [[ -d $run/checkpoints ]]; then cp -al "$run/checkpoints" "$still/checkpoints" || return 1; fi
   rm -rf "$still"/checkpoints/saving-*
   (cd "$run" && find . -mindepth 1 -maxdepth 1 ! -name checkpoints ! -name '.*' -exec cp -a {} "$still" \;)
   gcloud storage rsync --recursive --exclude='^checkpoints/.*' "$still" "$bucket" &&
@@ -111,13 +119,20 @@ sync_to() {
 
 fetch_from() {
   local -r run=$1 bucket=$2
+  local found
   if [[ -e $run/config.gin ]]; then return; fi
-  # An empty run must never be copied over one that is in the bucket.
-  if gcloud storage ls "$bucket/**" >/dev/null 2>&1; then
-    say "going on with what is in $bucket"
-    mkdir -p "$run"
-    gcloud storage rsync --recursive "$bucket" "$run"
+  # Neither an empty run nor half of one may ever be copied over what is in the bucket.
+  if ! found=$(gcloud storage ls "$bucket/**" 2>&1); then
+    if [[ $found == *"matched no objects"* ]]; then return; fi
+    say "$bucket can't be read: $found"
+    return 1
   fi
+  say "going on with what is in $bucket"
+  rm -rf "$run.fetched"
+  mkdir "$run.fetched"
+  gcloud storage rsync --recursive "$bucket" "$run.fetched" || return 1
+  rm -rf "$run"
+  mv "$run.fetched" "$run"
 }
 
 # The process that stays: main, and the copies beside it.
@@ -126,7 +141,10 @@ supervise() {
   local child code=0 left
   shift 3
   cd "$HOME_DIR"
-  if [[ -n $bucket ]]; then fetch_from "$run" "$bucket"; fi
+  if [[ -n $bucket ]] && ! fetch_from "$run" "$bucket"; then
+    echo 1 >"$run.exit"
+    return
+  fi
   "$BIN/python" -m jigsaw_jax.main "$@" --run_dir "$run" --cluster auto &
   child=$!
   # It saves and ends, and the loop below copies what it saved.
@@ -141,14 +159,27 @@ supervise() {
     fi
   done
   wait "$child" || code=$?
+  # Told to end, by down.sh or by a host that is about to go, it ends well but is not done.
+  if ((code == 0)) && grep -qs '"is_stopped": true' "$run/summary.json"; then code=143; fi
   if [[ -n $bucket && -d $run ]] && ! sync_to "$run" "$bucket"; then
     say "the last copy to $bucket failed: $run is on this host alone"
-    if ((code == 0)); then code=1; fi
+    if ((code == 0 || code == 143)); then code=1; fi
   fi
   echo "$code" >"$run.exit"
 }
 
-is_running() { [[ -s $1.pid ]] && kill -0 "$(cat "$1.pid")" 2>/dev/null; }
+# After a reboot the number may be another process's.
+is_running() { [[ -s $1.pid ]] && grep -qz supervise "/proc/$(cat "$1.pid")/cmdline" 2>/dev/null; }
+
+busy() {
+  local pid
+  for pid in "$HOME_DIR"/runs/*.pid; do
+    if is_running "${pid%.pid}"; then
+      cat "$HOME_DIR/.installed"
+      return
+    fi
+  done
+}
 
 start() {
   local -r run=$HOME_DIR/runs/$1
@@ -183,37 +214,54 @@ states() {
 }
 
 stop() {
-  local pid run
+  local pid run left
   for pid in "$HOME_DIR"/runs/*.pid; do
     run=${pid%.pid}
     if is_running "$run"; then
       kill -TERM "$(cat "$pid")"
-      while is_running "$run"; do sleep 1; done
+      # One that hangs must not keep the slices, which cost.
+      for ((left = ${JIGSAW_STOP_S:-900}; left > 0; left--)); do
+        is_running "$run" || break
+        sleep 1
+      done
+      if is_running "$run"; then
+        say "$run did not end; what is in the bucket is its last copy"
+        return 1
+      fi
     fi
   done
 }
 
 log() {
-  if [[ -n ${3:-} ]]; then
-    tail -n "$2" -F "$HOME_DIR/runs/$1.log"
-  else
-    tail -n "$2" "$HOME_DIR/runs/$1.log"
+  local file=$HOME_DIR/runs/$1.log
+  if [[ -z $1 ]]; then
+    # shellcheck disable=SC2012 # run.sh lets no other than plain names in.
+    file=$(ls -t "$HOME_DIR"/runs/*.log 2>/dev/null | head -n 1) || true
   fi
+  if [[ -z $file ]]; then
+    say "no run was started here yet"
+    return 1
+  fi
+  if [[ -n ${3:-} ]]; then tail -n "$2" -F "$file"; else tail -n "$2" "$file"; fi
 }
 
-case ${1:-} in
-  install) install "$2" ;;
-  revision) cat "$HOME_DIR/.installed" ;;
-  token) token ;;
-  ray) start_ray "$2" "$3" "$4" ;;
-  start) start "${@:2}" ;;
-  supervise) supervise "${@:2}" ;;
-  state) state "$2" ;;
-  states) states ;;
-  stop) stop ;;
-  log) log "${@:2}" ;;
-  *)
-    say "host.sh has no command '${1:-}'"
-    exit 2
-    ;;
-esac
+# Read whole before it begins: an install may replace this file while a run is under way.
+{
+  case ${1:-} in
+    install) install "$2" ;;
+    busy) busy ;;
+    token) token ;;
+    ray) start_ray "$2" "$3" "$4" ;;
+    start) start "${@:2}" ;;
+    supervise) supervise "${@:2}" ;;
+    state) state "$2" ;;
+    states) states ;;
+    stop) stop ;;
+    log) log "${@:2}" ;;
+    *)
+      say "host.sh has no command '${1:-}'"
+      exit 2
+      ;;
+  esac
+  exit
+}

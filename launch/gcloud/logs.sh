@@ -5,7 +5,7 @@
 #
 # --project P, --zone Z   where
 # --name NAME             of the job (default: run)
-# --run NAME              of the run's folder (default: the job's name)
+# --run NAME              of the run's folder (default: the run that printed last)
 # --lines N               (default: 100)
 # --follow                go on as lines come
 # --iap                   connect through IAP
@@ -18,7 +18,7 @@ main() {
   local -a words
   parse_options "run lines follow" "$@"
   check_count lines "${OPTION[lines]:-100}"
-  words=(bash host.sh log "${OPTION[run]:-${OPTION[name]}}" "${OPTION[lines]:-100}")
+  words=(bash host.sh log "${OPTION[run]:-}" "${OPTION[lines]:-100}")
   if [[ -n ${OPTION[follow]:-} ]]; then words+=(follow); fi
   vm ssh "$HEAD" --worker=0 --command="$(quoted "${words[@]}")" "${REACH[@]}"
 }

@@ -35,7 +35,7 @@ check_run() {
   BUCKET=${BUCKET#gs://}
   if [[ -n $BUCKET ]]; then check_bucket "$BUCKET"; fi
   check_count sync_s "${OPTION[sync_s]:-60}"
-  [[ ${OPTION[restarts]:-3} =~ ^[0-9]+$ ]] || refuse "--restarts must be a number, got '${OPTION[restarts]}'"
+  check_number restarts "${OPTION[restarts]:-3}"
 }
 
 # What stands is what is wanted from now on.
@@ -61,7 +61,7 @@ start_run() {
   for word in "${GINS[@]}"; do words+=(--gin "$word"); done
   for word in "${SETS[@]}"; do words+=(--set "$word"); done
   # A configuration may be tried without a commit.
-  vm_patiently scp --recurse "$ROOT/configs" "$HEAD:jigsaw_jax/" --worker=0 "${REACH[@]}" || return 1
+  patiently vm scp --recurse "$ROOT/configs" "$HEAD:jigsaw_jax/" --worker=0 "${REACH[@]}" || return 1
   on "$HEAD" 0 bash host.sh start "$RUN" "${BUCKET:+gs://$BUCKET/$RUN}" "${OPTION[sync_s]:-60}" "${words[@]}"
 }
 
@@ -90,25 +90,40 @@ recover() {
 }
 
 watch() {
-  local state slice restarts=${OPTION[restarts]:-3}
+  local state slice code told=0 restarts=${OPTION[restarts]:-3}
+  local -a active
   declare -gA LOST=()
   note "again and again until the run has ended:"
   while true; do
-    survey_patiently || return 1
-    repair || return 1
+    patiently survey || return 1
+    code=0
+    repair || code=$?
     for slice in "${REPAIRED[@]}"; do LOST[$slice]=1; done
+    if ((code == 2)); then return 1; fi
+    if ((code)); then say "a slice could not be asked for; trying again"; fi
     recover || say "a slice that came back did not join yet; trying again"
     if [[ -z ${LOST[$HEAD]:-} ]]; then
       state=$(run_state "ended 0")
       case $state in
-        "ended 0" | "ended 130") return "${state#ended }" ;;
+        running) told=0 ;;
+        "ended 0") return 0 ;;
+        "ended 130" | "ended 143")
+          # Somebody has stopped it; or its host is being preempted, and is gone soon.
+          if ((told)); then return 130; fi
+          told=1
+          ;;
         ended* | none)
           if ((restarts-- <= 0)) || [[ $state == "ended 2" ]]; then
             say "the run $state; its last lines: launch/gcloud/logs.sh $(options_again) --run $RUN"
             return 1
           fi
           say "the run $state; starting it again, $restarts more times at most"
-          start_run || say "it could not be started; trying again"
+          # It may have ended with Ray, or with its host.
+          active=()
+          for slice in "${WANTED[@]}"; do
+            if [[ ${STATE[$slice]:-} == ACTIVE ]]; then active+=("$slice"); fi
+          done
+          { bring_up "${active[@]}" && start_run; } || say "it could not be started; trying again"
           ;;
       esac
     fi
@@ -126,14 +141,13 @@ main() {
   else
     say "without --bucket a run does not outlive its head's host"
   fi
-  trap 'rm -rf "$TMP"; warn_of_cost' EXIT
-  local revision=HEAD
-  if [[ ${STATE[$HEAD]} == ACTIVE && $(run_state none) == running ]]; then
+  trap 'finish; warn_of_cost' EXIT
+  local revision
+  revision=$(busy_revision) || refuse "$HEAD must say whether a run is under way, got no answer"
+  pack_source "${revision:-HEAD}"
+  if [[ -n $revision && $(run_state none) == running ]]; then
     say "$RUN runs already; watching it"
-    revision=$(ask HEAD compute tpus tpu-vm ssh "$HEAD" --worker=0 --command="bash host.sh revision" "${REACH[@]}" "${WHERE[@]}")
-    pack_source "$revision"
   else
-    pack_source HEAD
     wait_active
     bring_up "${WANTED[@]}"
     start_run
@@ -143,7 +157,10 @@ main() {
   if ((watch_code == 0)) && [[ -n ${OPTION[then_down]:-} ]]; then
     local -a words=(--project "${OPTION[project]}" --zone "${OPTION[zone]}" --name "${OPTION[name]}")
     if ((DRY_RUN)); then words+=(--dry_run); fi
+    if [[ -n ${OPTION[iap]:-} ]]; then words+=(--iap); fi
     "$(dirname "${BASH_SOURCE[0]}")/down.sh" "${words[@]}"
+    # Nothing stands any more.
+    trap finish EXIT
   fi
   exit "$watch_code"
 }

@@ -114,18 +114,18 @@ main() {
   local -r tier=${OPTION[tier]:-on_demand}
   want learner "${OPTION[learner_type]:-}" "${OPTION[learners]:-1}" "${OPTION[learner_tier]:-$tier}"
   want sampler "${OPTION[sampler_type]:-}" "${OPTION[samplers]:-1}" "${OPTION[sampler_tier]:-$tier}"
-  if [[ -n ${OPTION[wait_minutes]:-} && ! ${OPTION[wait_minutes]} =~ ^[0-9]+$ ]]; then
-    refuse "--wait_minutes must be a number, got '${OPTION[wait_minutes]}'"
-  fi
+  check_number wait_minutes "${OPTION[wait_minutes]:-0}"
   check_types_of_zone
   survey
   survey_nodes
   check_standing
   if [[ -z ${OPTION[no_quota_check]:-} ]]; then check_quota; fi
-  pack_source HEAD
+  local revision
+  revision=$(busy_revision) || refuse "$HEAD must say whether a run is under way, got no answer"
+  pack_source "${revision:-HEAD}"
   # From here on something may cost money, however this script ends.
-  trap 'rm -rf "$TMP"; warn_of_cost' EXIT
-  repair
+  trap 'finish; warn_of_cost' EXIT
+  repair || exit 1
   local code=0
   wait_active || code=$?
   if ((code)); then exit "$code"; fi

@@ -384,8 +384,16 @@ def main() -> int:
         print(f"skipped: {reason}")
         return 0
     args.cluster = hosts.ADDRESS
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, leave)
     with hosts.Hosts(2, folder / "hosts.log") as on:
         return bench(args, folder, on)
+
+
+def leave(number: int, _frame: object) -> None:
+    """Undo everything on the way out, which a signal alone would not."""
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def bench(

@@ -11,6 +11,7 @@ host is cut off by taking its end of the cable down. Needs root and iproute2.
 import contextlib
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -72,6 +73,7 @@ class Hosts:
         self._folder = tempfile.mkdtemp(prefix="jgs-", dir="/tmp")
 
     def __enter__(self) -> "Hosts":
+        sweep()
         try:
             self._wire()
             ray = str(pathlib.Path(sys.executable).with_name("ray"))
@@ -100,9 +102,7 @@ class Hosts:
             raylet.kill()
             raylet.wait()
         for name in self._names:
-            for pid in self._pids(name):
-                _kill(pid)
-            _ip("netns", "del", name, check=False)
+            _remove(name)
         self._log.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -143,7 +143,7 @@ class Hosts:
 
     def pid(self, index: int, pid: int) -> int | None:
         """A process of a host, as this machine numbers it."""
-        for found in self._pids(self._names[index]):
+        for found in _pids(self._names[index]):
             if _inner_pid(found) == pid:
                 return found
         return None
@@ -171,9 +171,13 @@ class Hosts:
         argv = [*inside, *(apart if index else []), "bash", "-c", script]
         return subprocess.Popen(argv, stdout=self._log, stderr=self._log)
 
-    def _pids(self, name: str) -> list[int]:
-        found = _ip("netns", "pids", name, check=False).stdout
-        return [int(pid) for pid in found.split()]
+
+def sweep() -> None:
+    """Remove what one that was killed has left behind."""
+    for name in _ip("netns", "list", check=False).stdout.split():
+        owner = re.fullmatch(r"jgs(\d+)-\w+", name)
+        if owner and not pathlib.Path(f"/proc/{owner[1]}").exists():
+            _remove(name)
 
 
 def processes(word: bytes) -> Iterator[tuple[int, int, str]]:
@@ -193,6 +197,17 @@ def _inner_pid(pid: int) -> int | None:
         return None
     inner = next(line for line in lines if line.startswith("NSpid:"))
     return int(inner.split()[-1])
+
+
+def _pids(name: str) -> list[int]:
+    found = _ip("netns", "pids", name, check=False).stdout
+    return [int(pid) for pid in found.split()]
+
+
+def _remove(name: str) -> None:
+    for pid in _pids(name):
+        _kill(pid)
+    _ip("netns", "del", name, check=False)
 
 
 def _kill(pid: int) -> None:

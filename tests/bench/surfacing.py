@@ -1,8 +1,9 @@
 """`python -m tests.bench.surfacing`: how soon an error in a background thread is heard.
 
 Breaks one kind of thread after the other, of a run in one process and of one on
-`local:2`, and measures from the moment at which it raises until the control loop ends
-by it, with its traceback. Prints a line a kind; exits 1 where one takes over 2 s.
+`local:2`, with a second host of the sampler too, and measures from the moment at which
+it raises until the control loop ends by it, with its traceback. Prints a line a kind;
+exits 1 where one takes over 2 s.
 `--only WORD` takes the kinds that it is part of.
 """
 
@@ -38,12 +39,21 @@ WORKERS = {
     "reward": ("sampler-0", "_sampler._pool", "_score_batch"),
     "desk": ("sampler-0", "_sampler", "admit"),
     "outbox": ("sampler-0", "outbox", "facts"),
+    "weights": ("sampler-0", "_sampler._rig", "fetch"),
     "learner": ("learner", "_learner._learner", "accumulate"),
     "carrier": ("learner", "_learner._sender", "publish"),
     "checkpoint": ("learner", "_learner._vault._checkpoints", "_prune"),
 }
+# Of the second host of a sampler, whose errors host 0 has to pass on.
+SECOND = {
+    "sampler": ("_sampler._replay", "follow"),
+    "weights": ("_sampler._rig", "fetch"),
+    "desk": ("_sampler", "load"),
+}
 CONTROLLER = {
     "ears": ("fleet", "on_batch"),
+    "looks": ("fleet", "on_look"),
+    "event log": ("record.journal", "_write"),
     "rollout writer": ("record._rollouts", "_write"),
 }
 
@@ -59,6 +69,11 @@ def make_faulty(owner, path, name):
         raise ArithmeticError(f"fault at {time.monotonic()} s")
 
     setattr(owner, name, fail)
+
+
+def break_in(hand, path, name):
+    """The same in a worker's process."""
+    hand.handle.__ray_call__.remote(lambda self: make_faulty(self._desk, path, name))
 
 
 @dataclasses.dataclass
@@ -121,22 +136,37 @@ def cases(folder):
         scene = Scene(runtime.control)
         return runtime.run, lambda: make_faulty(scene, path, name)
 
-    def cluster():
+    def cluster(train):
         return ClusterRuntime(
-            train_of(), "local:2", run_dir=folder(), resume=True, operative=""
+            train, "local:2", run_dir=folder(), resume=True, operative=""
         )
 
     def worker(who, path, name):
-        runtime = cluster()
+        runtime = cluster(train_of())
 
         def fault():
-            handle = runtime.fleet.hands[who].handle
-            handle.__ray_call__.remote(lambda self: make_faulty(self._desk, path, name))
+            break_in(runtime.fleet.hands[who], path, name)
+
+        return runtime.run, fault
+
+    def second(path, name):
+        train = train_of()
+        runtime = cluster(
+            dataclasses.replace(
+                train,
+                decoder=dataclasses.replace(train.decoder, num_kv_heads=2),
+                mesh=settings.Mesh(sampler_tensor=2, shared=True),
+                cluster=settings.Cluster(heartbeat_s=20.0, sampler_hosts=2),
+            )
+        )
+
+        def fault():
+            break_in(runtime.fleet.hands["sampler-0"].others[0], path, name)
 
         return runtime.run, fault
 
     def controller(path, name):
-        runtime = cluster()
+        runtime = cluster(train_of())
 
         def fault():
             make_faulty(Scene(runtime.control, runtime.fleet), path, name)
@@ -147,6 +177,8 @@ def cases(folder):
         yield f"one process, {kind}", lambda where=where: local(*where)
     for kind, where in WORKERS.items():
         yield f"worker, {kind}", lambda where=where: worker(*where)
+    for kind, where in SECOND.items():
+        yield f"second host, {kind}", lambda where=where: second(*where)
     for kind, where in CONTROLLER.items():
         yield f"controller, {kind}", lambda where=where: controller(*where)
 

@@ -5,9 +5,10 @@ sampler on 2, cut along "tensor", both processes of Ray on this machine. Every r
 copies as many bytes into shared memory and out of it again, and then sends a version by
 each carrier, first to a sampler that waits and then to one that decodes.
 
-The copies are those that no channel can do without: shard by shard out of the learner's
-arrays and into the sampler's, in memory that both have used before, on one thread. For
-comparison, one block is copied into new shared memory and from there into a new array.
+The copies are into shared memory and out of it again, shard by shard out of the
+learner's arrays and into the sampler's, in memory that both have used before, on one
+thread. For comparison, one block is copied into new shared memory and from there into a
+new array.
 Exits 1 when a checksum differs, or the first carrier takes 1.5 times the copies or
 stops decoding for 5 % of its time. Medians of all rounds.
 """

@@ -75,7 +75,7 @@ def move(world, name, state):
             "createTime": "2026-11-30T01:00:00Z",
             "networkEndpoints": [{"ipAddress": f"10.0.0.{len(world['nodes']) + 2}"}],
         }
-    elif state == "SUSPENDED":
+    elif state in ("SUSPENDED", "FAILED"):
         world["nodes"].pop(name, None)
 
 

@@ -6,8 +6,11 @@ import pathlib
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
@@ -43,7 +46,7 @@ class Cloud:
             states={},
             later={},
             always={},
-            ssh={"host.sh state": ["none", "running", "ended 0"]},
+            ssh={"host.sh state": ["running", "ended 0"]},
             fail={},
         )
 
@@ -196,6 +199,8 @@ def test_a_quota_without_limit_and_one_that_is_not_checked(cloud):
         (("--zone", "a b"), "--zone must be a zone"),
         (("--zone", "--tier"), "--zone must be a zone"),
         (("--colour", "red"), "has no option --colour"),
+        (("--no_quota_check=0",), "--no_quota_check must stand alone"),
+        (("--wait_minutes", "08"), "--wait_minutes must be a number"),
         (("red",), "must begin with --"),
         (("--name",), "--name must have a value"),
         (("--sampler_type", "v6e-16"), "Z must offer v6e-16"),
@@ -300,7 +305,7 @@ def test_a_preempted_sampler_is_asked_for_again_and_joins_the_running_run(cloud)
     cloud.change(
         states={SAMPLER: ["ACTIVE", "ACTIVE", "SUSPENDED"]},
         later={SAMPLER: ["PROVISIONING", "ACTIVE"]},
-        ssh={"host.sh state": ["none", *["running"] * 6, "ended 0"]},
+        ssh={"host.sh state": [*["running"] * 6, "ended 0"]},
     )
     done = cloud.run("run.sh", "--gin", "configs/demo.gin")
     assert done.returncode == 0, done.stderr
@@ -315,7 +320,7 @@ def test_a_preempted_head_comes_back_all_join_it_and_the_run_starts_again(cloud)
     cloud.change(
         states={LEARNER: ["ACTIVE", "ACTIVE", "SUSPENDED"]},
         later={LEARNER: ["PROVISIONING", "ACTIVE"]},
-        ssh={"host.sh state": ["none", "running", "running", "ended 0"]},
+        ssh={"host.sh state": ["running", "running", "ended 0"]},
     )
     done = cloud.run("run.sh", "--gin", "configs/demo.gin", "--bucket", "bb-x")
     assert done.returncode == 0, done.stderr
@@ -336,7 +341,7 @@ def test_run_watches_one_that_runs_already_and_installs_nothing(cloud):
         ["git", "-C", ROOT, "rev-parse", "HEAD"], text=True
     ).strip()
     cloud.change(
-        ssh={"host.sh state": ["running", "running", "ended 0"], "revision": [head]}
+        ssh={"host.sh state": ["running", "running", "ended 0"], "busy": [head]}
     )
     done = cloud.run("run.sh", "--gin", "configs/demo.gin")
     assert done.returncode == 0, done.stderr
@@ -346,19 +351,147 @@ def test_run_watches_one_that_runs_already_and_installs_nothing(cloud):
 
 def test_a_run_that_fails_is_started_again_but_not_for_ever(cloud):
     cloud.up()
-    cloud.change(ssh={"host.sh state": ["none", "ended 1"]})
+    cloud.change(ssh={"host.sh state": ["ended 1"]})
     done = cloud.run("run.sh", "--gin", "configs/demo.gin", "--restarts", "2")
     assert done.returncode == 1
     assert len(cloud.calls("host.sh start")) == 3
-    cloud.change(ssh={"host.sh state": ["none", "ended 2"]})
+    cloud.change(ssh={"host.sh state": ["ended 2"]})
     cloud.forget()
     assert cloud.run("run.sh", "--gin", "configs/demo.gin").returncode == 1
     assert len(cloud.calls("host.sh start")) == 1
 
 
+def test_up_leaves_the_revision_of_a_run_under_way(cloud):
+    cloud.up()
+    before = subprocess.check_output(
+        ["git", "-C", ROOT, "rev-parse", "HEAD~1"], text=True
+    ).strip()
+    cloud.change(
+        ssh={"busy": [before]},
+        quota={SERVING: {"Z": "24"}},
+    )
+    cloud.forget()
+    done = cloud.up("--samplers", "2", *SLICES)
+    assert done.returncode == 0, done.stderr
+    installs = cloud.calls("host.sh install")
+    assert len(installs) == 3
+    assert all(before in line for line in installs)
+
+
+def test_up_that_can_t_ask_whether_a_run_is_under_way_installs_nothing(cloud):
+    cloud.up()
+    cloud.change(ssh={"busy": ["FAIL"]})
+    cloud.forget()
+    done = cloud.up()
+    assert done.returncode == 2
+    assert "whether a run is under way" in done.stderr
+    assert not cloud.calls("host.sh install")
+
+
+def test_a_run_that_fails_has_ray_again_before_it_is_started_again(cloud):
+    cloud.up()
+    cloud.change(ssh={"host.sh state": ["running", "none", "ended 0"]})
+    cloud.forget()
+    done = cloud.run("run.sh", "--gin", "configs/demo.gin")
+    assert done.returncode == 0, done.stderr
+    kinds = [
+        line.split("host.sh ")[1].split()[0]
+        for line in cloud.calls("host.sh ")
+        if " ray " in line or " start " in line
+    ]
+    assert kinds == ["ray", "ray", "start", "ray", "ray", "start"]
+
+
+def test_a_run_that_its_own_preemption_ends_is_not_taken_for_stopped(cloud):
+    cloud.up()
+    # The host says that it has ended, and is gone when it is asked again.
+    cloud.change(
+        states={LEARNER: ["ACTIVE", "ACTIVE", "SUSPENDED"]},
+        later={LEARNER: ["PROVISIONING", "ACTIVE"]},
+        ssh={"host.sh state": ["ended 143", "running", "ended 143"]},
+    )
+    done = cloud.run("run.sh", "--gin", "configs/demo.gin", "--bucket", "bb-x")
+    assert done.returncode == 130, done.stderr
+    assert len(cloud.calls("host.sh start")) == 2
+    assert len(cloud.calls("host.sh state")) == 4
+    assert "cost money" in done.stderr
+
+
+def test_a_request_that_does_not_get_through_does_not_end_the_watching(cloud):
+    cloud.up()
+    cloud.change(
+        states={SAMPLER: ["ACTIVE", "ACTIVE", "SUSPENDED"]},
+        later={SAMPLER: ["PROVISIONING", "ACTIVE"]},
+        ssh={"host.sh state": [*["running"] * 8, "ended 0"]},
+        fail={f"create {SAMPLER}": 2},
+    )
+    done = cloud.run("run.sh", "--gin", "configs/demo.gin")
+    assert done.returncode == 0, done.stderr
+    assert "could not be asked for; trying again" in done.stderr
+    assert _names(cloud.calls("host.sh ray"))[-1] == SAMPLER
+
+
+def test_failures_count_only_while_they_follow_each_other(cloud):
+    cloud.up()
+    once = ["FAILED", "PROVISIONING"]
+    cloud.change(
+        states={SAMPLER: ["ACTIVE", "ACTIVE", "FAILED"]},
+        always={SAMPLER: ["ACTIVE", *once[:1]]},
+        ssh={"host.sh state": [*["running"] * 12, "ended 0"]},
+    )
+    done = cloud.run("run.sh", "--gin", "configs/demo.gin")
+    assert done.returncode == 0, done.stderr
+    assert len(cloud.calls(f"create {SAMPLER}")) > 4
+
+
+def test_a_request_that_may_lapse_is_not_made_again(cloud):
+    cloud.change(always={SAMPLER: ["WAITING_FOR_RESOURCES", "FAILED"]})
+    done = cloud.up("--valid_until", "6h", *SLICES)
+    assert done.returncode != 0
+    assert len(cloud.calls(f"create {SAMPLER}")) == 1
+    assert "--valid_until=6h" in done.stderr
+    assert "cost money" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_in_an_install_ends_all_and_tries_nothing_again(cloud, number):
+    slow = cloud.bin / "gcloud"
+    slow.write_text(
+        slow.read_text().replace(
+            "exec", 'case "$*" in *install*) sleep 1; exit 1 ;; esac\nexec'
+        )
+    )
+    script = subprocess.Popen(
+        [SCRIPTS / "up.sh", *WHERE, *SLICES],
+        env=os.environ
+        | {"PATH": f"{cloud.bin}:{os.environ['PATH']}", "JIGSAW_POLL_S": "0"},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    deadline_s = time.monotonic() + 60
+    while len(cloud.calls(" scp ")) < 2:
+        assert time.monotonic() < deadline_s
+        threading.Event().wait(0.02)
+    threading.Event().wait(0.3)
+    # A terminal sends it to all that run there; `kill` to one process.
+    if number == signal.SIGINT:
+        os.killpg(script.pid, number)
+    else:
+        script.send_signal(number)
+    # The pipe closes when the last process of the script has ended.
+    _, said = script.communicate(timeout=30)
+    assert script.returncode == 128 + number
+    assert "cost money" in said
+    assert "try 1 of 5" not in said
+    assert len(cloud.calls(" scp ")) == 2
+
+
 def test_then_down_ends_the_slices_of_a_run_that_ended_well(cloud):
     cloud.up()
-    cloud.run("run.sh", "--gin", "configs/demo.gin", "--then_down")
+    done = cloud.run("run.sh", "--gin", "configs/demo.gin", "--then_down")
+    assert "cost money" not in done.stderr
     assert cloud.world()["queued"] == {}
     assert cloud.world()["nodes"] == {}
 
@@ -435,7 +568,7 @@ def test_status_shows_what_stands_and_since_when(cloud):
         assert f"{name}  v5litepod-8  VM READY  costs since 2026-11-30T01:00:00Z" in (
             shown
         )
-    assert "none" in shown
+    assert shown.endswith("running\n")
 
 
 def test_no_connection_asks_a_question_and_iap_reaches_all_of_them(cloud):
@@ -451,6 +584,9 @@ def test_logs_asks_the_head(cloud):
     cloud.run("logs.sh", "--run", "demo", "--lines", "7", "--follow")
     (line,) = cloud.calls()
     assert f"ssh {LEARNER} --worker=0 --command=bash host.sh log demo 7 follow" in line
+    cloud.forget()
+    cloud.run("logs.sh")
+    assert "host.sh log '' 100" in cloud.calls()[0]
 
 
 @pytest.mark.parametrize(

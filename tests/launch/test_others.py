@@ -65,6 +65,7 @@ case "$1" in */ray) exec sleep 60 ;; *) exec "$@" ;; esac""",
         f"""
 case "$1" in -c) exec {sys.executable} "$@" ;; esac
 stat -c %a "$RAY_AUTH_TOKEN_PATH" > {tmp_path}/mode
+while [ "$(grep -c '/ray start' {log})" -lt 3 ]; do sleep 0.05; done
 exit 7""",
     )
     return tmp_path
@@ -92,6 +93,22 @@ def test_slurm_starts_ray_on_each_node_and_main_on_the_first(slurm):
     assert main.endswith("--gin a b.gin --cluster 10.0.0.1:24242")
     assert (slurm / "mode").read_text().strip() == "600"
     assert not list(slurm.glob(".ray_token*"))
+
+
+def test_slurm_s_notice_is_for_the_script_and_one_node_is_refused(slurm):
+    # Without B: every step would get it, those of Ray too, and the script would not.
+    assert "#SBATCH --signal=B:TERM@120" in SLURM.read_text().splitlines()
+    _program(slurm / "bin/scontrol", "echo n1")
+    done = _run(
+        [SLURM, "--gin", "a.gin"],
+        PATH=f"{slurm}/bin{os.pathsep}{os.environ['PATH']}",
+        PYTHON=f"{slurm}/venv/python",
+        SLURM_JOB_ID="4242",
+        SLURM_JOB_NODELIST="n1",
+        SLURM_SUBMIT_DIR=str(slurm),
+    )
+    assert done.returncode == 2
+    assert "at least 2" in done.stderr
 
 
 def test_slurm_refuses_to_run_without_an_allocation():

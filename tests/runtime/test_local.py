@@ -175,8 +175,10 @@ def test_ctrl_c_finishes_the_update_saves_and_ends_with_0(tmp_path):
     )
     interrupt_at(runtime, 2)
     assert runtime.run() == 0
-    done = json.loads((tmp_path / "summary.json").read_text())["updates"]
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    done = summary["updates"]
     assert 3 <= done < 500
+    assert summary["is_stopped"]
     assert Checkpoints(tmp_path / "checkpoints", read_only=True).latest_step() == done
 
 
@@ -334,6 +336,7 @@ def test_what_is_stopped_early_goes_on_and_trains_in_time(tmp_path):
     run(train, tmp_path)
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["groups_committed"] == 6 * 2
+    assert not summary["is_stopped"]
     assert summary["compilations_after_warmup"] == 0
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]

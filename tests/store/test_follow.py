@@ -1,5 +1,6 @@
 import json
 
+from jigsaw_jax.store import follow
 from jigsaw_jax.store.follow import Follower
 
 
@@ -24,6 +25,25 @@ def test_each_read_gives_what_is_new_and_half_a_line_is_left(tmp_path):
     _append(path, '\n{"n": "é"}\n')
     assert _numbers(follower.read()) == [3, "é"]
     assert follower.damaged == 0
+
+
+def test_a_long_log_is_read_in_parts_and_a_long_line_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(follow, "_READ_BYTES", 16)
+    path = tmp_path / "a.jsonl"
+    follower = Follower(path)
+    _append(path, "".join(f'{{"n": {n}}}\n' for n in range(9)))
+    _append(path, json.dumps({"n": "x" * 100}) + "\n")
+    reads = []
+    while (news := follower.read()).records:
+        reads.append(_numbers(news))
+    assert len(reads) > 4
+    assert [n for read in reads for n in read] == [*range(9), "x" * 100]
+    path.write_text('{"n": 1}\n{"n": 2}\n{"n": 3}\n')
+    first = follower.read()
+    assert first.is_anew
+    rest = follower.read()
+    assert not rest.is_anew
+    assert _numbers(first) + _numbers(rest) + _numbers(follower.read()) == [1, 2, 3]
 
 
 def test_a_character_cut_in_two_is_read_whole(tmp_path):

@@ -2,6 +2,7 @@ import http.client
 import json
 import re
 import shutil
+import socket
 import subprocess
 import threading
 
@@ -84,6 +85,40 @@ def test_what_is_not_new_is_not_sent_again(serve):
 @pytest.mark.parametrize("path", ["/x", "/../summary.json", "/config.gin", "//["])
 def test_nothing_else_is_served(serve, path):
     assert _get(serve(), path)[0] == 404
+
+
+def test_clients_that_say_nothing_keep_nobody_from_the_page(serve):
+    server = serve()
+    address = ("127.0.0.1", server.server_address[1])
+    silent = [socket.create_connection(address, timeout=30) for _ in range(100)]
+    for one in silent[:50]:
+        one.sendall(b"GET / HTTP/1.1\r\nHost: local")
+    assert _get(server, "/data.json")[0] == 200
+    for one in silent:
+        one.close()
+
+
+@pytest.mark.parametrize("query", ["stamp=" + "9" * 60_000, "&" * 60_000, "%ff=%00"])
+def test_an_odd_query_is_answered(serve, query):
+    assert _get(serve(), f"/data.json?{query}")[0] == 200
+
+
+def test_a_line_that_is_too_long_is_refused(serve):
+    assert _get(serve(), "/data.json?" + "9" * 70_000)[0] == 414
+
+
+def test_numbers_that_json_has_not_and_lines_half_written_stop_nothing(serve):
+    server = serve()
+    run = server.watch._run
+    with run.metrics.open("a") as log:
+        log.write('{"update": 99, "reward/mean": NaN}\n{"update": 100, "rew')
+    with run.evaluations.open("a") as log:
+        log.write('{"updates": 9, "eval/accuracy": Infinity}\n')
+    for path in run.rollouts.glob("*"):
+        path.unlink()
+    data = json.loads(_get(server, "/data.json")[2], parse_constant=pytest.fail)
+    assert data["newest"] == {"update": 99, "reward/mean": None}
+    assert data["rollouts"]["groups"] == []
 
 
 def test_other_methods_are_refused(serve):

@@ -6,7 +6,10 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import tempfile
+import threading
+import time
 from typing import Any
 
 from jigsaw_jax.runtime import signals
@@ -16,6 +19,8 @@ from jigsaw_jax.settings import Train
 
 LOCAL = "local:"
 PATH_MAX = 20
+# Slurm, say, starts the command and the cluster at once.
+LISTENER_S = 120.0
 # Ray's paragraphs on processes and hosts that ended; the run says so in a line.
 NOISE = (
     "^A worker died or was killed while executing a task"
@@ -112,6 +117,7 @@ class Head:
                 ray.init(address="local", **self._local(), **common)
                 self._daemons = _daemons()
             else:
+                await_listener(self._address)
                 ray.init(address=self._address, **common)
         except SystemExit:
             # From here on SIGTERM meets a handler that Ray has put in.
@@ -242,6 +248,33 @@ class Head:
             ray.shutdown()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
+
+
+def await_listener(address: str, within_s: float = LISTENER_S) -> None:
+    """Wait until somebody listens at an address; Ray would wait without a word.
+
+    Args:
+      address: "HOST:PORT"; any other kind is left to Ray.
+      within_s: for so long, since a cluster may be starting at this moment.
+
+    Raises:
+      ConnectionError: nobody does.
+    """
+    host, _, port = address.rpartition(":")
+    if not port.isdigit() or "/" in host:
+        return
+    end_s = time.monotonic() + within_s
+    while True:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
+        except OSError as error:
+            if time.monotonic() >= end_s:
+                reason = error.strerror or error
+                text = f"no Ray cluster listens there: {reason}"
+                raise ConnectionError(text) from error
+            threading.Event().wait(1.0)
+        else:
+            return
 
 
 def _daemons() -> dict[str, int]:

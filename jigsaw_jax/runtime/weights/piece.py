@@ -6,6 +6,7 @@ have them gathered first.
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from jigsaw_jax.runtime.weights.arena import Arena, aligned
 from jigsaw_jax.runtime.weights.checksum import checksum
+from jigsaw_jax.runtime.weights.errors import CarrierError
 
 
 @dataclasses.dataclass(slots=True)
@@ -81,3 +83,38 @@ def gather(pieces: Sequence[Piece], arena: Arena) -> list[np.ndarray]:
             found[place] = into_u8
             start += aligned(piece.num_bytes)
     return [data_u8 for data_u8 in found if data_u8 is not None]
+
+
+def laid_out(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Where pieces of these sizes start in one block, and bytes of all."""
+    starts = list(itertools.accumulate(map(aligned, sizes), initial=0))
+    return starts[:-1], starts[-1]
+
+
+def write(pieces: Sequence[Piece], block_u8: np.ndarray) -> None:
+    """Write pieces into one block, as they are laid out."""
+    starts, _ = laid_out([piece.num_bytes for piece in pieces])
+    for start, piece in zip(starts, pieces, strict=True):
+        piece.write(block_u8[start : start + piece.num_bytes])
+
+
+def split(block_u8: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
+    """The pieces in a block.
+
+    Args:
+      block_u8: from `write`, or longer.
+      sizes: bytes of each piece.
+
+    Returns:
+      Views of the block.
+
+    Raises:
+      CarrierError: it is too short.
+    """
+    starts, total = laid_out(sizes)
+    if len(block_u8) < total:
+        raise CarrierError(f"a payload must have {total} bytes, got {len(block_u8)!r}")
+    return [
+        block_u8[start : start + size]
+        for start, size in zip(starts, sizes, strict=True)
+    ]

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import socket
 import threading
 from typing import Any
 from unittest import mock
@@ -33,7 +34,12 @@ from jigsaw_jax.runtime.cluster.desk import wait_until_forsaken
 from jigsaw_jax.runtime.cluster.ears import Ears
 from jigsaw_jax.runtime.cluster.guests import Guests
 from jigsaw_jax.runtime.cluster.hand import Hand
-from jigsaw_jax.runtime.cluster.head import ClusterError, Place, num_local
+from jigsaw_jax.runtime.cluster.head import (
+    ClusterError,
+    Place,
+    await_listener,
+    num_local,
+)
 from jigsaw_jax.runtime.cluster.offers import Weights
 from jigsaw_jax.runtime.cluster.outbox import Outbox
 from jigsaw_jax.runtime.cluster.places import (
@@ -422,6 +428,19 @@ def test_an_address_is_a_number_of_local_workers_or_of_a_cluster():
 def test_a_local_cluster_has_at_least_two_workers(address):
     with pytest.raises(ClusterError, match="at least 2"):
         num_local(address)
+
+
+def test_an_address_where_nobody_listens_is_told_and_one_that_comes_is_awaited():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ConnectionError, match="no Ray cluster listens there"):
+            await_listener(address, within_s=0.0)
+        threading.Timer(0.2, taken.listen).start()
+        await_listener(address, within_s=60.0)
+    # Whatever else Ray may know it is asked itself.
+    await_listener("auto", within_s=0.0)
+    await_listener("ray://127.0.0.1:1", within_s=0.0)
 
 
 def test_a_prompt_goes_along_once_in_every_batch_that_admits_samples_of_it():

@@ -2,55 +2,24 @@
 
 import json
 import os
-import pathlib
-import subprocess
-import sys
 
 import jax
 import numpy as np
 import pytest
 
-from jigsaw_jax.runtime.local import LocalCrew, LocalRuntime
-from jigsaw_jax.store.checkpoint import Checkpoints
+from jigsaw_jax.runtime.local import LocalRuntime
 from tests.runtime.cluster.two_runs import helped_of, train_of
+from tests.runtime.compared import arrays, beside_one_process, summary
 from tests.runtime.test_local import assert_close, rollouts
 
 pytestmark = pytest.mark.slow
-
-ROOT = pathlib.Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """The runs, the first in this process as `whole`, and its state's shapes."""
     folder = tmp_path_factory.mktemp("runs")
-    command = [sys.executable, "-m", "tests.runtime.cluster.two_runs", str(folder)]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    whole = LocalRuntime(
-        train_of(), run_dir=folder / "whole", resume=True, operative=""
-    )
-    assert whole.run() == 0
-    crew = whole.control._crew
-    assert isinstance(crew, LocalCrew)
-    learner = crew._team.parts.learner
-    # The last update's weights are not published, so both are in the checkpoint.
-    state, params = learner.abstract_state(), learner.abstract_params()
-    return folder, {"learner": state, "published": params}
-
-
-def arrays(path, abstract):
-    checkpoints = Checkpoints(path / "checkpoints", read_only=True)
-    assert checkpoints.latest_step() == 4
-    restored, _ = checkpoints.restore(4, abstract)
-    checkpoints.close()
-    return restored
-
-
-def summary(path):
-    return json.loads((path / "summary.json").read_text())
+    return beside_one_process("cluster.two_runs", train_of(), folder)
 
 
 @pytest.mark.parametrize("name", ["one", "two"])

@@ -1,46 +1,23 @@
 """Slices of two hosts that lose one do what a process with their devices does."""
 
 import json
-import pathlib
-import subprocess
-import sys
 
 import jax
 import numpy as np
 import pytest
 
-from jigsaw_jax.runtime.local import LocalCrew, LocalRuntime
-from tests.runtime.cluster.test_runs import arrays, summary
+from tests.runtime.compared import arrays, beside_one_process, run_apart, summary
 from tests.runtime.slice.hosts_runs import train_of
 from tests.runtime.test_local import rollouts
 
 pytestmark = pytest.mark.slow
-
-ROOT = pathlib.Path(__file__).parents[3]
-
-
-def run_apart(module, folder):
-    command = [sys.executable, "-m", f"tests.runtime.slice.{module}", str(folder)]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """The runs, the first in this process as `whole`, and its state's shapes."""
     folder = tmp_path_factory.mktemp("hosts")
-    run_apart("hosts_runs", folder)
-    whole = LocalRuntime(
-        train_of(), run_dir=folder / "whole", resume=True, operative=""
-    )
-    assert whole.run() == 0
-    crew = whole.control._crew
-    assert isinstance(crew, LocalCrew)
-    learner = crew._team.parts.learner
-    state, params = learner.abstract_state(), learner.abstract_params()
-    return folder, {"learner": state, "published": params}
+    return beside_one_process("slice.hosts_runs", train_of(), folder)
 
 
 def test_two_hosts_do_what_one_process_with_as_many_devices_does(runs):
@@ -74,7 +51,7 @@ def test_the_loss_of_its_second_host_is_the_loss_of_a_slice(runs):
 
 
 def test_hosts_that_name_one_slice_are_one_sampler(tmp_path):
-    run_apart("auto_run", tmp_path)
+    run_apart("slice.auto_run", tmp_path)
     found = summary(tmp_path / "auto")
     workers = {worker["name"]: worker["hosts"] for worker in found["workers"]}
     assert workers == {"learner": 1, "sampler-0": 2}

@@ -188,7 +188,7 @@ def test_what_is_no_ticket_of_this_machine_is_refused(ends, tmp_path):
         for ticket in wrong:
             with pytest.raises(CarrierError, match="shared memory"):
                 get(far, ticket)
-    with pytest.raises(CarrierError, match="must have 200064 bytes"):
+    with pytest.raises(CarrierError, match="must have 200000 bytes"):
         get(far, good, [200_000])
     assert_are(get(far, good), 1)
 

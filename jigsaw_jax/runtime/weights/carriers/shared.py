@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from jigsaw_jax.runtime.weights.arena import ALIGNMENT, aligned
+from jigsaw_jax.runtime.weights.arena import ALIGNMENT
 from jigsaw_jax.runtime.weights.carriers.block import Block, Blocks, machine
 from jigsaw_jax.runtime.weights.errors import CarrierError
-from jigsaw_jax.runtime.weights.piece import Piece
+from jigsaw_jax.runtime.weights.piece import Piece, laid_out, split, write
 
 # Machine, process, descriptor, inode, number of the use.
 Ticket = tuple[str, int, int, int, int]
@@ -47,15 +47,14 @@ class SharedCarrier:
     def put(self, key: str, pieces: Sequence[Piece], deadline_s: float) -> Ticket:
         """Write the pieces into a block."""
         del deadline_s
-        starts, size = _laid_out([piece.num_bytes for piece in pieces])
+        size = ALIGNMENT + laid_out([piece.num_bytes for piece in pieces])[1]
         try:
             block = self._lease(size) or Block(size)
         except OSError as error:
             raise CarrierError(f"no shared memory for {key}: {error}") from error
         use = next(self._uses)
         block.pages[:8].view(np.uint64)[0] = use
-        for start, piece in zip(starts, pieces, strict=True):
-            piece.write(block.pages[start : start + piece.num_bytes])
+        write(pieces, block.pages[ALIGNMENT:])
         block.unlock()
         ticket = (machine(), os.getpid(), block.file, block.inode, use)
         with self._lock:
@@ -74,15 +73,9 @@ class SharedCarrier:
             pages = self._others.use(int(process), int(file), int(inode))
         except (OSError, TypeError, ValueError) as error:
             raise CarrierError(f"shared memory is gone: {error}") from error
-        starts, size = _laid_out(sizes)
         if int(pages[:8].view(np.uint64)[0]) != use:
             raise CarrierError("shared memory has another payload by now")
-        if len(pages) < size:
-            raise CarrierError(f"a payload must have {size} bytes, got {len(pages)}")
-        return [
-            pages[start : start + size]
-            for start, size in zip(starts, sizes, strict=True)
-        ]
+        return split(pages[ALIGNMENT:], sizes)
 
     def drop(self, ticket: Ticket) -> None:
         """Let the block be used again when no receiver has it."""
@@ -103,9 +96,3 @@ class SharedCarrier:
                     self._free.remove(block)
                     return block
         return None
-
-
-def _laid_out(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Where pieces start, and bytes of all."""
-    starts = list(itertools.accumulate(map(aligned, sizes), initial=ALIGNMENT))
-    return starts[:-1], starts[-1]

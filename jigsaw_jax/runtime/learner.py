@@ -67,10 +67,11 @@ class LearnerWorker:
         """
         with self._turns.turn():
             start_s = self._clock.now_s()
-            self._learner.accumulate(groups, update)
+            rows = self._learner.accumulate(groups, update)
             self._learner.block()
             end_s = self._clock.now_s()
-        self._log("accumulate", start_s, end_s, update=update, **_sizes(groups))
+        sizes = {"rows": rows, **_sizes(groups)}
+        self._log("accumulate", start_s, end_s, update=update, **sizes)
         self._post(
             GroupsAccumulated(
                 now_s=end_s,
@@ -105,7 +106,7 @@ class LearnerWorker:
         save(self._learner.state())
         self._journal.interval("checkpoint", "save", start_s, self._clock.now_s())
 
-    def _log(self, name: str, start_s: float, end_s: float, **fields: int) -> None:
+    def _log(self, name: str, start_s: float, end_s: float, **fields: Any) -> None:
         self.busy.append((start_s, end_s))
         self._journal.interval("learner", name, start_s, end_s, **fields)
 

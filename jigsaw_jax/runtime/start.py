@@ -122,6 +122,8 @@ def _team(
         parts.learner.compile,
         lambda: warm_up_engine(parts, loop, pauses=train.pipeline.early_stop),
     )
+    # Behind the engine's, with which it may share devices.
+    parts.learner.run_shapes()
     turns = Turns(is_shared=train.mesh.shared)
     shared = {"turns": turns, "journal": record.journal, "clock": clock, "post": post}
     return Team(

@@ -107,6 +107,11 @@ class Costs:
         train: for a hand-off, an update or a round, as `trains` says.
       report_s: from a completion's end until the pipeline knows of it and what it sends
         into the free slot is there.
+      insert_s: of entering slots, for each prompt that does in a device call.
+      finish_s: by which a completion's end holds its worker's next device call up:
+        the host's work for it, where both share a core.
+      beside: share by which a worker's calls take longer while the learner computes,
+        where both share memory or cores.
       error: relative error that predictions of decode and training times may have;
         --recommend tries its choice against it.
       trains: "group" (a group's gradient as soon as it is handed over), "update"
@@ -131,6 +136,9 @@ class Costs:
     checkpoint_s: float = 0.0
     dispatch_s: float = 0.0
     report_s: float = 0.0
+    insert_s: float = 0.0
+    finish_s: float = 0.0
+    beside: float = 0.0
     error: float = 0.0
     trains: str = "group"
 
@@ -139,6 +147,7 @@ class Costs:
         check.one_of("Costs.source", self.source, allowed)
         check.one_of("Costs.trains", self.trains, ("group", "update", "round"))
         check.share("Costs.error", self.error)
+        check.at_least("Costs.beside", self.beside, 0)
         for field in dataclasses.fields(self):
             if field.name.endswith("_s"):
                 value = getattr(self, field.name)

@@ -21,6 +21,7 @@ from jigsaw_jax.planning.collectives import Collective
 from jigsaw_jax.settings import Train, sizes
 from jigsaw_jax.simulation import overrides
 from jigsaw_jax.simulation.cost import Decode, Line, Training, micro_shapes
+from jigsaw_jax.simulation.packing import packing_of
 from jigsaw_jax.simulation.recorded import CostError
 
 _WIDTH = {"bfloat16": 2, "float32": 4}
@@ -114,7 +115,7 @@ class Model:
         costs = train.simulation.costs
         return Training(
             micro_s=micro_shapes(train, gradient_s),
-            row_tokens=train.learner.row_tokens,
+            packing=packing_of(train),
             step_s=step_roofline_s(train, chip) * stretch.step,
             publish_s=costs.publish_s or publish_s,
             checkpoint_s=costs.checkpoint_s,

@@ -8,12 +8,12 @@ A decode step over b sequences that hold C tokens takes the largest of a few lin
 step, so the time of many steps is a sum of arithmetic series and nothing is stepped.
 """
 
-import bisect
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from jigsaw_jax.settings import Train, sizes
+from jigsaw_jax.simulation.packing import Packing, packing_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +44,18 @@ class Decode:
       prefill_token_s: of a prompt's token.
       calls: decode steps in one device call; what comes or ends waits for its end.
       report_s: from an end until the pipeline knows of it; see `Costs`.
+      insert_s: of entering slots, for each prompt that does in a device call.
+      finish_s: by which a completion's end holds the next device call up.
+      beside: share by which all of that takes longer while the learner computes.
     """
 
     lines: tuple[Line, ...]
     prefill_token_s: float = 0.0
     calls: int = 1
     report_s: float = 0.0
+    insert_s: float = 0.0
+    finish_s: float = 0.0
+    beside: float = 0.0
 
     def steps_s(self, batch: int, context: int, steps: int) -> float:
         """Seconds of the next `steps` decode steps of an unchanged batch.
@@ -121,7 +127,7 @@ class Training:
       group_s: of a group.
       token_s: of a token, prompts included.
       micro_s: (rows, seconds) of each micro-batch shape, largest first; may be none.
-      row_tokens: of a row.
+      packing: into their rows; not asked for without shapes.
       step_s: of the optimizer.
       publish_s: of a publish.
       checkpoint_s: of a checkpoint, as far as it holds the learner up.
@@ -133,7 +139,7 @@ class Training:
     group_s: float = 0.0
     token_s: float = 0.0
     micro_s: tuple[tuple[int, float], ...] = ()
-    row_tokens: int = 0
+    packing: Packing | None = None
     step_s: float = 0.0
     publish_s: float = 0.0
     checkpoint_s: float = 0.0
@@ -152,7 +158,10 @@ class Training:
         lengths = [length for group in groups for length in group]
         total_s = self.accumulate_s + self.group_s * len(groups)
         total_s += self.token_s * sum(lengths)
-        return total_s + self._rows_s(lengths)
+        if self.packing is None:
+            return total_s
+        shapes_s = dict(self.micro_s)
+        return total_s + sum(shapes_s[n] for n in self.packing.micro_batches(groups))
 
     def least_s(self, groups: Sequence[Sequence[int]], updates: int) -> float:
         """Seconds that training on groups needs at least, whatever comes together."""
@@ -161,9 +170,9 @@ class Training:
         total_s += self.token_s * sum(lengths) + self.step_s * updates
         calls = min(updates, 1) if self.trains == "round" else updates
         total_s += self.dispatch_s * calls
-        if self.micro_s:
+        if self.packing is not None:
             row_s = min(seconds / rows for rows, seconds in self.micro_s)
-            total_s += row_s * sum(lengths) / self.row_tokens
+            total_s += row_s * self.packing.least_rows(groups)
         return total_s
 
     def scaled(self, factor: float) -> "Training":
@@ -177,32 +186,6 @@ class Training:
             step_s=factor * self.step_s,
             dispatch_s=factor * self.dispatch_s,
         )
-
-    def _rows_s(self, lengths: Sequence[int]) -> float:
-        if not self.micro_s:
-            return 0.0
-        left, total_s = rows_of(lengths, self.row_tokens), 0.0
-        while left > 0:
-            fitting = [shape for shape in self.micro_s if shape[0] >= left]
-            rows, seconds = fitting[-1] if fitting else self.micro_s[0]
-            total_s += seconds
-            left -= rows
-        return total_s
-
-
-def rows_of(lengths: Iterable[int], row_tokens: int) -> int:
-    """Rows that sequences fill, best fit and longest first, as the learner packs."""
-    rooms: list[int] = []
-    num = 0
-    for length in sorted(lengths, reverse=True):
-        place = bisect.bisect_left(rooms, length)
-        if place == len(rooms):
-            num += 1
-            room = row_tokens - length
-        else:
-            room = rooms.pop(place) - length
-        bisect.insort(rooms, max(room, 0))
-    return num
 
 
 def constant_decode(train: Train) -> Decode:
@@ -218,6 +201,9 @@ def constant_decode(train: Train) -> Decode:
         prefill_token_s=costs.prefill_token_s,
         calls=train.sampler.steps_per_call,
         report_s=costs.report_s,
+        insert_s=costs.insert_s,
+        finish_s=costs.finish_s,
+        beside=costs.beside,
     )
 
 
@@ -229,7 +215,7 @@ def constant_training(train: Train) -> Training:
         group_s=costs.group_s,
         token_s=costs.train_token_s,
         micro_s=micro_shapes(train, costs.gradient_s),
-        row_tokens=train.learner.row_tokens,
+        packing=packing_of(train) if costs.gradient_s else None,
         step_s=costs.step_s,
         publish_s=costs.publish_s,
         checkpoint_s=costs.checkpoint_s,

@@ -33,17 +33,27 @@ def fitted(train: Train, path: str) -> Train:
 def told(decode: Decode, training: Training) -> str:
     """Fitted costs in a few lines, in milliseconds."""
     (line,) = decode.lines
-    return "\n".join(
-        (
-            f"decode step: {1e3 * line.fixed_s:.3f} ms + {1e3 * line.sequence_s:.4f} "
-            f"ms a sequence; a prompt's token {1e3 * decode.prefill_token_s:.4f} ms; "
-            f"{1e3 * decode.report_s:.1f} ms until a free slot is filled",
-            f"hand-off: {1e3 * training.accumulate_s:.2f} ms + "
-            f"{1e3 * training.group_s:.2f} ms a group + "
-            f"{1e3 * training.token_s:.4f} ms a token, "
-            f"{1e3 * training.dispatch_s:.1f} ms behind the one before",
-            f"step {1e3 * training.step_s:.1f} ms, publish "
-            f"{1e3 * training.publish_s:.1f} ms, checkpoint "
-            f"{1e3 * training.checkpoint_s:.1f} ms",
-        )
+    said = [
+        f"decode step: {1e3 * line.fixed_s:.3f} ms + {1e3 * line.sequence_s:.4f} "
+        f"ms a sequence, {decode.beside:.1%} more while the learner computes",
+        f"a prompt's token {1e3 * decode.prefill_token_s:.4f} ms, its entering slots "
+        f"{1e3 * decode.insert_s:.2f} ms, a completion's end "
+        f"{1e3 * decode.finish_s:.2f} ms; {1e3 * decode.report_s:.1f} ms until a free "
+        "slot is filled",
+        f"hand-off: {1e3 * training.accumulate_s:.2f} ms{_gradient(training)}, "
+        f"{1e3 * training.dispatch_s:.1f} ms behind the one before",
+        f"step {1e3 * training.step_s:.1f} ms, publish "
+        f"{1e3 * training.publish_s:.1f} ms, checkpoint "
+        f"{1e3 * training.checkpoint_s:.1f} ms",
+    ]
+    return "\n".join(said)
+
+
+def _gradient(training: Training) -> str:
+    if training.micro_s:
+        shapes = ", ".join(f"{n}: {1e3 * s:.1f}" for n, s in training.micro_s)
+        return f" + ms a micro-batch by its rows ({shapes})"
+    return (
+        f" + {1e3 * training.group_s:.2f} ms a group + "
+        f"{1e3 * training.token_s:.4f} ms a token"
     )

@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 
 from jigsaw_jax.settings import Train
+from jigsaw_jax.simulation import calls, regression
 from jigsaw_jax.simulation.cost import Decode, Line, Training
+from jigsaw_jax.simulation.packing import packing_of
 from jigsaw_jax.store import files, perfetto, timeline
 from jigsaw_jax.store.files import StoreError
 from jigsaw_jax.store.run_dir import RunDir
 
 Event = dict[str, Any]
-# A call that ends early has an unknown number of steps; fuller ones had them all.
-_FULL = 0.5
-_FAVOUR = 1e4
 
 
 class CostError(ValueError):
@@ -32,20 +31,25 @@ def read(path: str | pathlib.Path) -> list[Event]:
       path: of its directory.
 
     Returns:
-      The intervals of events.jsonl, from the first process's start.
+      The intervals of events.jsonl, from the first process's start. "life" is added:
+      the number of the process that wrote it, as a run that is resumed has several.
 
     Raises:
       CostError: there are none.
     """
+    found, life = [], 0
     try:
         # A later process of the run has another clock.
-        events = list(perfetto.on_one_clock(files.read_lines(RunDir(path).events)))
-        events = [event for event in events if event.get("kind") == "interval"]
+        for event in perfetto.on_one_clock(files.read_lines(RunDir(path).events)):
+            if event.get("kind") == "interval":
+                found.append(event | {"life": life})
+            elif event.get("track") == "process":
+                life += 1
     except StoreError as error:
         raise CostError(str(error)) from None
-    if not events:
+    if not found:
         raise CostError(f"{path} must be the directory of a run, got no events.jsonl")
-    return events
+    return found
 
 
 def costs(train: Train) -> tuple[Decode, Training]:
@@ -63,36 +67,43 @@ def costs(train: Train) -> tuple[Decode, Training]:
     path = train.simulation.costs.path
     assert path is not None
     events = _warm(read(path))
-    training = training_costs(events, path)
+    training = training_costs(train, events)
     trains = train.simulation.costs.trains
     return decode_costs(train, events), dataclasses.replace(training, trains=trains)
 
 
 def decode_costs(train: Train, events: Sequence[Event]) -> Decode:
-    """Fits calls to steps x (fixed + for each active sequence) + for each prompt."""
-    calls, starts = train.sampler.steps_per_call, _prompts_at(events)
-    rows, seconds = [], []
-    for event in events:
-        if event["name"] != "decode":
-            continue
-        active = event["active"]
-        if not active or event["tokens"] < _FULL * calls * active:
-            continue
-        prompts = len(starts.get(event["start_s"], ()))
-        rows.append([calls, calls * active, prompts])
-        seconds.append(_length_s(event))
-    if not rows:
+    """Fits full device calls to what was in them.
+
+    A call takes steps x (fixed + for each active sequence), so much for each prompt
+    that is prefilled and each that enters slots, for each completion that ended with
+    the call before, since the host then works for it, and more while the learner
+    computes.
+    """
+    per_call = train.sampler.steps_per_call
+    full = calls.full(events, per_call)
+    if not full:
         raise CostError("the recorded run must have full decode calls, got none")
+    rows = [
+        [per_call, per_call * c.active, c.prefills, c.prompts, c.ended, c.beside]
+        for c in full
+    ]
+    seconds = [call.seconds for call in full]
     # Where the same number ran in all calls, the step's shape is what costs.
-    fixed_s, sequence_s, prompt_s = _least_squares(rows, seconds, favours=0)
-    # A call always takes time, even where each sequence explains all of it.
-    fixed_s = max(fixed_s, 1e-9)
+    found = regression.typical(rows, seconds, favours=[0])
+    level = regression.level(found, rows, seconds, [call.version for call in full])
+    fixed_s, sequence_s, prefill_s, insert_s, finish_s, beside_s = level * found
     tokens = max(train.simulation.workload.prompt_tokens, 1)
+    middle_s = statistics.median(seconds)
     return Decode(
-        lines=(Line(fixed_s=fixed_s, sequence_s=sequence_s),),
-        prefill_token_s=prompt_s / tokens,
-        calls=calls,
-        report_s=max(refill_s(events) - statistics.median(seconds) / 2, 0.0),
+        # A call always takes time, even where each sequence explains all of it.
+        lines=(Line(fixed_s=max(fixed_s, 1e-9), sequence_s=sequence_s),),
+        prefill_token_s=prefill_s / tokens,
+        calls=per_call,
+        report_s=max(refill_s(events) - middle_s / 2, 0.0),
+        insert_s=insert_s,
+        finish_s=finish_s,
+        beside=beside_s / max(middle_s - beside_s, 1e-9),
     )
 
 
@@ -120,15 +131,16 @@ def prompt_tokens(events: Sequence[Event]) -> int | None:
     return round(sum(e["prompt_tokens"] for e in taken) / groups) if groups else None
 
 
-def training_costs(events: Sequence[Event], path: str) -> Training:
-    """Fits hand-offs to a part for each, for each group and for each token.
+def training_costs(train: Train, events: Sequence[Event]) -> Training:
+    """Fits hand-offs to a part for each and one for each shape of micro-batch.
 
-    Steps, publishes and checkpoints are means. What a call to train waits is the median
-    time from an update's last gradient to its step, which waits for nothing else.
+    A log of before there were rows has groups and tokens instead. Steps, publishes and
+    checkpoints are medians. What a call to train waits is the median time from an
+    update's last gradient to its step, which waits for nothing else.
 
     Args:
+      train: whose packing the run had.
       events: of the run.
-      path: of it, for errors.
 
     Returns:
       The learner's work.
@@ -141,24 +153,61 @@ def training_costs(events: Sequence[Event], path: str) -> Training:
         spans[event["track"], event["name"]].append(event)
     taken = spans["learner", "accumulate"]
     if not taken or not spans["learner", "step"]:
-        raise CostError(f"{path} must hold a run that has trained, got no update")
+        raise CostError("the recorded run must have trained, got no update")
+
+    def median_s(track: str, name: str) -> float:
+        found = [_length_s(event) for event in spans[track, name]]
+        return statistics.median(found) if found else 0.0
+
+    training = Training(
+        dispatch_s=_hand_off_s(taken, spans["learner", "step"]),
+        step_s=median_s("learner", "step"),
+        publish_s=median_s("publish", "publish"),
+        checkpoint_s=median_s("checkpoint", "save"),
+    )
+    packing = packing_of(train)
+    if all("rows" in event for event in taken):
+        rows = [[*map(event["rows"].count, packing.shapes), 1] for event in taken]
+        # Where all hand-offs are alike, it is the micro-batches that take the time.
+        favours = range(len(packing.shapes))
+        *shapes_s, each_s = _hand_off_costs(events, taken, rows, favours)
+        return dataclasses.replace(
+            training,
+            accumulate_s=each_s,
+            micro_s=_shapes(packing.shapes, np.asarray(rows), shapes_s),
+            packing=packing,
+        )
     # A log of before there were tokens has none.
     rows = [[1, event["groups"], event.get("tokens", 0)] for event in taken]
-    fitted = _least_squares(rows, [_length_s(e) for e in taken])
-
-    def mean_s(track: str, name: str) -> float:
-        found = [_length_s(event) for event in spans[track, name]]
-        return float(np.mean(found)) if found else 0.0
-
-    return Training(
-        accumulate_s=fitted[0],
-        group_s=fitted[1],
-        token_s=fitted[2],
-        dispatch_s=_hand_off_s(taken, spans["learner", "step"]),
-        step_s=mean_s("learner", "step"),
-        publish_s=mean_s("publish", "publish"),
-        checkpoint_s=mean_s("checkpoint", "save"),
+    each_s, group_s, token_s = _hand_off_costs(events, taken, rows)
+    return dataclasses.replace(
+        training, accumulate_s=each_s, group_s=group_s, token_s=token_s
     )
+
+
+def _hand_off_costs(
+    events: Sequence[Event],
+    taken: Sequence[Event],
+    rows: Sequence[Sequence[float | int]],
+    favours: Sequence[int] = (),
+) -> list[float]:
+    seconds = [_length_s(event) for event in taken]
+    found = regression.typical(rows, seconds, favours)
+    rounds = calls.versions(events, [event["start_s"] for event in taken])
+    return list(found * regression.level(found, rows, seconds, rounds))
+
+
+def _shapes(
+    shapes: Sequence[int], counts: np.ndarray, shapes_s: Sequence[float]
+) -> tuple[tuple[int, float], ...]:
+    """(rows, seconds); one that was never seen is as quick a row as the next to it."""
+    known = {
+        n: seconds
+        for n, seconds, count in zip(shapes, shapes_s, counts.sum(axis=0), strict=False)
+        if count
+    }
+    near = {n: min(known, key=lambda m, n=n: abs(m - n), default=n) for n in shapes}
+    return tuple((n, known.get(near[n], 0.0) * n / near[n]) for n in shapes)
 
 
 def _hand_off_s(taken: Sequence[Event], steps: Sequence[Event]) -> float:
@@ -194,76 +243,68 @@ def lengths(events: Sequence[Event]) -> tuple[tuple[int, ...], ...]:
     )
 
 
-def measured(events: Sequence[Event]) -> dict[str, float]:
-    """What the rounds of a run took, in the words of `Outcome`.
+def rounds(events: Sequence[Event]) -> dict[int, dict[str, float]]:
+    """What each round of a run took, in the words of `Outcome`.
 
     Args:
       events: of the run.
 
     Returns:
-      Means over its rounds but the first, which warms up, where there are more.
+      By version, its rounds but the first of each process, which warms up, where there
+      are more.
     """
-    rounds, _ = timeline.rounds_of(events)
-    facts = [facts for one in rounds if (facts := one.facts())["train_end_s"]]
-    facts = facts[1:] or facts
     names = {
         "train_end_s": "train_end_s",
         "first_dispatch_s": "first_gradient_s",
         "wait_ratio": "wait_ratio",
     }
+    found = {}
+    for one in timeline.rounds_of(events)[0]:
+        facts = one.facts()
+        if facts["train_end_s"]:
+            own = {name: facts[source] or 0.0 for name, source in names.items()}
+            found[one.version] = own
+    cold = _cold(events)
+    warm = {version: own for version, own in found.items() if version not in cold}
+    return warm or found
+
+
+def measured(events: Sequence[Event]) -> dict[str, float]:
+    """What a typical round of a run took.
+
+    Args:
+      events: of the run.
+
+    Returns:
+      Medians of `rounds`: one that something else disturbed counts no more than
+      another.
+    """
+    found = list(rounds(events).values())
     return {
-        name: float(np.mean([one[source] or 0.0 for one in facts]))
-        for name, source in names.items()
-        if facts
+        name: statistics.median(one[name] for one in found)
+        for name in (found[0] if found else ())
     }
 
 
+def _cold(events: Sequence[Event]) -> set[int]:
+    """The versions with which a process began: in their rounds programs warm up."""
+    first: dict[int, int] = {}
+    for event in events:
+        if event["track"].startswith("slot/"):
+            life, version = event.get("life", 0), event["version"]
+            first[life] = min(first.get(life, version), version)
+    return set(first.values())
+
+
 def _warm(events: list[Event]) -> list[Event]:
-    """Without the first round, in which programs compile; all where it is the only."""
-    starts_s = [
-        event["start_s"]
-        for event in events
-        if event["track"].startswith("slot/") and event["version"] > 0
-    ]
-    start_s = min(starts_s, default=0.0)
-    warm = [event for event in events if event["start_s"] >= start_s]
+    """Without each process's first round; all where there is no other."""
+    cold = _cold(events)
+    starts_s = [event["start_s"] for event in events]
+    at = dict(zip(starts_s, calls.versions(events, starts_s), strict=True))
+    warm = [event for event in events if at[event["start_s"]] not in {*cold, -1}]
     trained = any(event["track"] == "learner" for event in warm)
     return warm if trained else events
 
 
-def _prompts_at(events: Sequence[Event]) -> dict[float, set[str]]:
-    """Start of a call to the prompts that entered with it."""
-    found: dict[float, set[str]] = collections.defaultdict(set)
-    for event in events:
-        if event["track"].startswith("slot/"):
-            found[event["start_s"]].add(event["uid"])
-    return found
-
-
 def _length_s(event: Event) -> float:
     return event["end_s"] - event["start_s"]
-
-
-def _least_squares(
-    rows: Sequence[Sequence[int]], seconds: Sequence[float], favours: int | None = None
-) -> list[float]:
-    """Coefficients that are not negative: the most negative one is fixed at 0.
-
-    Where several columns explain the same, the one that is favoured does, or the
-    largest.
-    """
-    matrix = np.asarray(rows, float)
-    if favours is not None:
-        # The least norm is sought, in which its coefficient then hardly counts.
-        matrix[:, favours] *= _FAVOUR
-    kept = list(range(matrix.shape[1]))
-    found = np.zeros(matrix.shape[1])
-    while kept:
-        values, *_ = np.linalg.lstsq(matrix[:, kept], np.asarray(seconds), rcond=None)
-        if values.min() >= 0:
-            found[kept] = values
-            break
-        kept.pop(int(values.argmin()))
-    if favours is not None:
-        found[favours] *= _FAVOUR
-    return [float(value) for value in found]

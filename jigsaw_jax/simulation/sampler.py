@@ -70,6 +70,7 @@ class Worker:
       decode: costs.
       speed: divides all times.
       steps: decode steps done.
+      is_beside: whether the learner computes; calls that begin from then on know.
     """
 
     def __init__(
@@ -105,6 +106,10 @@ class Worker:
         self._at_s = agenda.now_s
         self._is_settling = self._has_leavers = False
         self._held_s = 0.0
+        # What the host has to do for completions before the next call.
+        self._due_s = 0.0
+        self._rate = speed
+        self.is_beside = False
         self.steps = 0
 
     def admit(self, job: Job) -> None:
@@ -166,6 +171,17 @@ class Worker:
             job.is_cancelled = True
         self._plan += 1
 
+    def set_beside(self, is_beside: bool) -> None:
+        """The learner begins to compute, or ends; the call under way goes on as it is.
+
+        Args:
+          is_beside: whether it computes.
+        """
+        if self.is_beside != is_beside and self.decode.beside:
+            self.is_beside = is_beside
+            if self._batch:
+                self._plan_boundary()
+
     def held_s(self) -> float:
         """Slot-seconds in which slots were held, up to now."""
         now_s = self._agenda.now_s
@@ -207,7 +223,7 @@ class Worker:
     def _after(self, steps: int) -> float:
         """When `steps` further steps of this batch are done."""
         seconds = self.decode.steps_s(len(self._batch), self._context, steps)
-        return self._at_s + seconds / self.speed
+        return self._at_s + seconds / self._rate
 
     def _wake(self, plan: int) -> None:
         """A boundary: count what was decoded, report what ended, go on behind it."""
@@ -232,12 +248,11 @@ class Worker:
         if plan != self._plan:
             return
         self._is_settling = False
-        for job in self._waiting:
-            if job.is_paused:
-                job.is_out = True
-            elif not job.is_cancelled:
-                self._enter(job)
-        self._waiting.clear()
+        self._rate = self.speed / (1 + self.decode.beside * self.is_beside)
+        if self._batch:
+            self._at_s += self._due_s / self._rate
+        self._due_s = 0.0
+        self._let_in()
         if not self._batch:
             self._ends = 0
             return
@@ -250,6 +265,20 @@ class Worker:
         steps = min(steps, self._ends - self.steps)
         self._wake_at(self._after(steps), steps)
 
+    def _let_in(self) -> None:
+        """What waits enters the batch, behind its prompts' inserts and prefills."""
+        entering = []
+        for job in self._waiting:
+            if job.is_paused:
+                job.is_out = True
+            elif not job.is_cancelled:
+                entering.append(job)
+        self._waiting.clear()
+        prompts = {(job.id.uid, job.id.draw) for job in entering}
+        self._at_s += len(prompts) * self.decode.insert_s / self._rate
+        for job in entering:
+            self._enter(job)
+
     def _report_steps(self) -> None:
         spent_s = self._agenda.now_s - self._at_s
         if self._timed is not None and self._planned_steps and spent_s > 0:
@@ -259,7 +288,7 @@ class Worker:
     def _enter(self, job: Job) -> None:
         if job.prompt:
             cost_s = 0.0 if job.shares else job.prompt * self.decode.prefill_token_s
-            self._at_s += cost_s / self.speed
+            self._at_s += cost_s / self._rate
             job.held += job.prompt
             job.prompt = 0
         end = self.steps + job.legs[0]
@@ -283,6 +312,7 @@ class Worker:
             del self._paused[job.id]
         else:
             self._leave(job)
+        self._due_s += self.decode.finish_s
         self._finished(job)
 
     def _return(self, job: Job) -> None:

@@ -77,6 +77,9 @@ class Shell:
         self._pool = [0.0] * train.reward.processes
         self._finish: records.Finish | None = None
         self._round = -1
+        # Whether samplers are slower while the learner computes, and whether it does.
+        self._is_felt = any(member.decode.beside for member in prices.members)
+        self._is_computing = False
         self._learner = Learner(
             prices.training,
             agenda=self.agenda,
@@ -188,12 +191,23 @@ class Shell:
         number: int,
         groups: tuple[GroupId, ...],
     ) -> None:
-        sizes = {}
+        sizes: dict[str, Any] = {}
         if name == "accumulate":
             prompt = self._train.simulation.workload.prompt_tokens
             tokens = sum(sum(self._lengths(group)) for group in groups)
             sizes = {"tokens": tokens, "prompt_tokens": prompt * len(groups)}
+            if (packing := self._prices.training.packing) is not None:
+                lengths = [self._lengths(group) for group in groups]
+                sizes["rows"] = packing.micro_batches(lengths)
+        if self._is_felt and name in ("accumulate", "step"):
+            self.agenda.at(start_s, self._beside, True)
+            self.agenda.at(end_s, self._beside, False)
         self.trace.learned(name, start_s, end_s, number, groups, **sizes)
+
+    def _beside(self, is_computing: bool) -> None:
+        self._is_computing = is_computing
+        for worker in self._workers.values():
+            worker.set_beside(is_computing)
 
     # Workers that come and go.
 
@@ -209,6 +223,7 @@ class Shell:
             finished=self._finished,
             timed=functools.partial(self._timed, member.name) if is_asked else None,
         )
+        self._workers[member.name].set_beside(self._is_computing)
         self._joined_s[member.name] = now_s
         self._post(
             records.WorkerJoined(

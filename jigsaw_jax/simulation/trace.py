@@ -91,7 +91,7 @@ class Trace:
         end_s: float,
         number: int,
         groups: tuple[GroupId, ...],
-        **sizes: int,
+        **sizes: Any,
     ) -> None:
         """The learner has work from one time to another; `sizes` is of a gradient."""
         window = self.windows[-1] if self.windows else None

@@ -91,23 +91,27 @@ class Learner:
         pipeline = train.pipeline
         has_stale = pipeline.groups_per_update < pipeline.groups_per_round
         rewards = self._rewards(())
-        for num_rows in self._shapes.rows:
-            batch = packing.empty_batch(num_rows, self._shapes)
+        for batch in map(self._empty, self._shapes.rows):
             if self._has_reward_kl:
                 programs.add_reward_kl(
                     self._kl_policies(), rewards.kl_PG, batch, is_dry=True
                 )
             for is_fresh in (True, False) if has_stale else (self._is_fresh,):
-                programs.add_policy(
-                    self._params,
-                    self._policies(is_fresh),
-                    self._totals,
-                    batch=batch,
-                    rewards=rewards,
-                    is_dry=True,
-                )
+                self._add_batch(batch, rewards, is_fresh, is_dry=True)
         programs.advantages(rewards, is_dry=True)
         programs.step(self._params, self._opt_state, self._totals, 0.0, is_dry=True)
+
+    def run_shapes(self) -> None:
+        """Run each micro-batch shape on nothing, before there are any sums.
+
+        A first run takes up to four times as long as the next, in which it finds its
+        memory taken.
+        """
+        for batch in map(self._empty, self._shapes.rows):
+            self._totals = self._add_batch(batch, self._rewards(()), self._is_fresh)
+        self.block()
+        zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), self._totals)
+        self._totals = _placed_like(zeros, self._totals)
 
     def begin_round(self, version: int, *, round_params: Params = None) -> None:
         """The samplers serve `version` from now on.
@@ -122,11 +126,11 @@ class Learner:
             sharding = self._programs.params_sharding
             self._round_params = meshes.place(round_params, sharding)
 
-    def accumulate(self, groups: Sequence[Group], update: int) -> None:
+    def accumulate(self, groups: Sequence[Group], update: int) -> list[int]:
         """Add the gradient sums of whole groups to those of `update`.
 
-        Only dispatches work. Where the objective needs the whole update, the groups
-        wait on the host for `step`.
+        Only dispatches work, and says the rows of each micro-batch. Where the objective
+        needs the whole update, the groups wait on the host for `step`.
         """
         most = self._train.pipeline.groups_per_update
         if self._train.objective.needs == "update":
@@ -135,9 +139,12 @@ class Learner:
                 raise ValueError(
                     f"update must have at most {most} groups, got {len(self._waiting)}"
                 )
-            return
-        for start in range(0, len(groups), most):
-            self._add(groups[start : start + most], update)
+            return []
+        return [
+            rows
+            for start in range(0, len(groups), most)
+            for rows in self._add(groups[start : start + most], update)
+        ]
 
     def step(self, update: int) -> dict[str, float]:
         """Divide the sums once, step the optimizer and return the update's metrics.
@@ -318,7 +325,7 @@ class Learner:
             version=np.asarray(version, np.int32),
         )
 
-    def _add(self, groups: Sequence[Group], update: int) -> None:
+    def _add(self, groups: Sequence[Group], update: int) -> list[int]:
         trajectories = sequences.trajectories(
             groups, mask_truncated=self._train.objective.mask_truncated
         )
@@ -330,13 +337,28 @@ class Learner:
             self._advantages.append((groups, self._programs.advantages(rewards)))
         for batch in batches:
             self._num_trained += int(np.sum(batch.mask_RM))
-            self._totals = self._programs.add_policy(
-                self._params,
-                self._policies(self._is_fresh),
-                self._totals,
-                batch=batch,
-                rewards=rewards,
-            )
+            self._totals = self._add_batch(batch, rewards, self._is_fresh)
+        return [len(batch.tokens_RT) for batch in batches]
+
+    def _add_batch(
+        self,
+        batch: packing.Batch,
+        rewards: Rewards,
+        is_fresh: bool,
+        *,
+        is_dry: bool = False,
+    ) -> Any:
+        return self._programs.add_policy(
+            self._params,
+            self._policies(is_fresh),
+            self._totals,
+            batch=batch,
+            rewards=rewards,
+            is_dry=is_dry,
+        )
+
+    def _empty(self, num_rows: int) -> packing.Batch:
+        return packing.empty_batch(num_rows, self._shapes)
 
     def _take_off_kl(self, groups: Sequence[Group], rewards: Rewards) -> Rewards:
         """Rewards with the KL of every completion, those that do not train too.

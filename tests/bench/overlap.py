@@ -25,6 +25,7 @@ import tempfile
 import threading
 
 from tests.bench import overlap_figures as figures
+from tests.bench import quiet
 from tests.bench.overlap_figures import ARMS, SYNC
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -135,9 +136,11 @@ def measure(args: argparse.Namespace, folder: pathlib.Path) -> None:
     for block in range(args.blocks):
         for arm in ARMS:
             path = folder / f"{block}-{arm}"
-            run(args, path, [*fixed, *several, *figures.sets(arm)])
+            with quiet.watched(path):
+                run(args, path, [*fixed, *several, *figures.sets(arm)])
             told = [f"{one['train_end_s']:.2f}" for one in figures.rounds(path)]
-            print(f"{path.name}: to the last gradient {', '.join(told)} s", flush=True)
+            said = f"{path.name}: to the last gradient {', '.join(told)} s"
+            print(said + quiet.told(path), flush=True)
     split = [f"Pipeline.groups_per_update = {SPLIT}", "Store.rollouts_every = 1"]
     size = figures.groups_per_round(folder / f"0-{SYNC}")
     last = f"Train.updates = {size // SPLIT}"

@@ -13,8 +13,7 @@ COSTS = {
     "Costs.decode_s": 0.004,
     "Costs.prefill_token_s": 1e-4,
     "Costs.accumulate_s": 0.02,
-    "Costs.group_s": 0.1,
-    "Costs.train_token_s": 5e-4,
+    "Costs.gradient_s": 0.45,
     "Costs.step_s": 0.05,
     "Costs.publish_s": 0.1,
     "Costs.report_s": 0.008,
@@ -64,6 +63,6 @@ def test_only_a_run_of_the_costs_that_were_fitted_is_predicted(
     said = capsys.readouterr().out
     assert all(name in said for name in FEW)
     (tmp_path / "sync").rename(tmp_path / "as_it_was")
-    write_run(tmp_path, "sync", {"Costs.group_s": 0.4})
+    write_run(tmp_path, "sync", {"Costs.gradient_s": 0.6})
     assert fidelity.check(tmp_path) == 1
     assert "at most 10%" in capsys.readouterr().out

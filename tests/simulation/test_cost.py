@@ -2,7 +2,8 @@ import itertools
 
 import pytest
 
-from jigsaw_jax.simulation.cost import Decode, Line, Training, rows_of
+from jigsaw_jax.simulation.cost import Decode, Line, Training
+from jigsaw_jax.simulation.packing import Packing
 
 MEMORY = Line(fixed_s=1.0, token_s=0.01)
 COMPUTE = Line(fixed_s=0.2, sequence_s=0.5)
@@ -43,19 +44,17 @@ def test_the_least_work_shares_the_fixed_cost_among_all_slots():
     assert least == pytest.approx(5 / 2 + 0.5 + 0.29)
 
 
-def test_rows_are_filled_best_fit_and_longest_first():
-    assert rows_of([], 10) == 0
-    assert rows_of([6, 5, 4, 5], 10) == 2
-    assert rows_of([6, 6, 6], 10) == 3
-    # 7 and 3 share, 6 and 4 share, 5 stays alone.
-    assert rows_of([5, 3, 7, 4, 6], 10) == 3
+def packing(*shapes, min_fill=1.0):
+    return Packing(shapes=shapes, row_tokens=10, row_trained=11, min_fill=min_fill)
 
 
-def test_a_hand_off_takes_micro_batches_of_the_smallest_shape_that_holds_the_rest():
-    training = Training(micro_s=((4, 4.0), (2, 2.0), (1, 1.0)), row_tokens=10)
-    assert training.gradient_s([[10]]) == 1.0
-    assert training.gradient_s([[10, 10], [10]]) == 4.0
-    assert training.gradient_s([[10] * 4, [10, 10]]) == 6.0
+def test_a_hand_off_takes_the_micro_batches_that_its_rows_are_cut_into():
+    shapes_s = ((4, 4.5), (2, 2.0), (1, 1.25))
+    training = Training(micro_s=shapes_s, packing=packing(4, 2, 1), accumulate_s=0.5)
+    # Sequences of 11 tokens have 10 inputs, so a row each.
+    assert training.gradient_s([[11]]) == 1.75
+    assert training.gradient_s([[11, 11], [11]]) == 3.75
+    assert training.gradient_s([[11] * 4, [11, 11]]) == 7.0
 
 
 def test_no_cut_into_hand_offs_is_below_the_least_training():
@@ -64,7 +63,7 @@ def test_no_cut_into_hand_offs_is_below_the_least_training():
         group_s=1.0,
         token_s=0.1,
         micro_s=((4, 3.0), (2, 2.0)),
-        row_tokens=10,
+        packing=packing(4, 2, min_fill=0.5),
         step_s=0.25,
     )
     groups = [[3, 9], [7, 7], [10, 1], [2, 2]]

@@ -1,8 +1,10 @@
 import json
+import statistics
 
 import pytest
 
 from jigsaw_jax.simulation import fit, outcome, recorded, replay
+from jigsaw_jax.simulation.packing import packing_of
 from jigsaw_jax.simulation.recorded import CostError
 from tests.simulation.make_train import make, shell_of
 
@@ -40,25 +42,42 @@ def write(folder, events):
     return str(folder)
 
 
-def test_decode_steps_are_fitted_with_prompts_apart():
-    # Calls of 4 steps of 0.1 s and 0.01 s a sequence; a prompt of 8 tokens costs 0.2 s.
+def test_a_device_call_is_told_from_what_is_in_it():
+    """Steps, sequences, prefills, inserts, ends, and the learner at work beside it."""
     train = make(Sampler__steps_per_call=4, Workload__prompt_tokens=8)
-    events = [
-        decode(0.0, 2, 0.48 + 0.2, 8),
-        decode(1.0, 2, 0.48, 8),
-        decode(2.0, 6, 0.64 + 0.4, 24),
-        decode(4.0, 6, 0.64, 24),
-        # It ended early, with most of its slots done.
-        decode(5.0, 6, 0.05, 6),
-        sample(0.0, 1.5, "a", 0, 9),
-        sample(2.0, 4.5, "b", 0, 9),
-        sample(2.0, 4.5, "c", 0, 9),
-    ]
+    costs = {"call": 0.4, "active": 0.04, "prefill": 0.2, "prompt": 0.05, "end": 0.1}
+    events, times_s, now_s = [], [], 0.0
+    for index in range(60):
+        active = 2 + index % 5
+        enters, is_new = index % 3 == 0, index % 6 == 0
+        # What ended with the call before holds this one up, as others went on.
+        ended = index % 3 == 1
+        seconds = costs["call"] + costs["active"] * active
+        seconds += costs["prompt"] * enters + costs["prefill"] * (enters and is_new)
+        seconds += costs["end"] * ended
+        is_beside = index % 4 == 3
+        if is_beside:
+            seconds += 0.06
+            events.append(interval("learner", "step", now_s, now_s + seconds, update=0))
+        events.append(decode(now_s, active, seconds, 4 * active))
+        times_s.append(seconds)
+        if enters:
+            # It ends with its first call; a second completion of its prompt follows.
+            prompt = f"p{index // 6}"
+            events.append(sample(now_s, now_s + seconds, prompt, index % 2, 4))
+        now_s += seconds
+    # It ended early, with most of its slots done.
+    events.append(decode(now_s, 6, 0.05, 6))
     found = recorded.decode_costs(train, events)
     (line,) = found.lines
-    assert line.fixed_s == pytest.approx(0.1)
-    assert line.sequence_s == pytest.approx(0.01)
-    assert found.prefill_token_s == pytest.approx(0.2 / 8)
+    assert line.fixed_s == pytest.approx(0.1, rel=1e-3)
+    assert line.sequence_s == pytest.approx(0.01, rel=1e-3)
+    assert found.prefill_token_s == pytest.approx(0.2 / 8, rel=1e-3)
+    assert found.insert_s == pytest.approx(0.05, rel=1e-3)
+    assert found.finish_s == pytest.approx(0.1, rel=1e-3)
+    # As a share of a typical call without it.
+    middle_s = statistics.median(times_s)
+    assert found.beside == pytest.approx(0.06 / (middle_s - 0.06), rel=1e-3)
     assert found.calls == 4
 
 
@@ -88,7 +107,7 @@ def test_what_a_token_costs_is_told_from_what_a_group_does():
     ]
     last_s = events[-1]["end_s"]
     events.append(interval("learner", "step", last_s + 0.04, last_s + 0.1, update=4))
-    found = recorded.training_costs(events, "run")
+    found = recorded.training_costs(make(), events)
     assert found.accumulate_s == pytest.approx(0.5)
     assert found.group_s == pytest.approx(0.2)
     assert found.token_s == pytest.approx(0.01)
@@ -116,12 +135,67 @@ def test_hand_offs_are_fitted_and_the_rest_are_means():
         interval("learner", "step", 9.0, 9.4),
         interval("publish", "publish", 9.4, 9.9, version=1),
     ]
-    found = recorded.training_costs(events, "run")
+    found = recorded.training_costs(make(), events)
     assert found.accumulate_s == pytest.approx(1.0)
     assert found.group_s == pytest.approx(0.5)
     assert found.step_s == pytest.approx(0.3)
     assert found.publish_s == pytest.approx(0.5)
     assert found.checkpoint_s == 0.0
+
+
+def hand_off(start_s, seconds, rows, **fields):
+    own = {"groups": 1, "tokens": 9, "rows": rows, "update": 0, **fields}
+    return interval("learner", "accumulate", start_s, start_s + seconds, **own)
+
+
+def test_a_hand_off_is_told_from_its_micro_batches():
+    """Half a row costs as much as a whole one, and eight rows more than twice four."""
+    train = make(Learner__rows=8, Learner__row_shapes=4, Learner__min_fill=1.0)
+    shapes_s = {8: 5.0, 4: 2.0, 2: 1.5, 1: 0.25}
+    several = [[4], [4, 1], [8, 2], [8], [2], [8, 4, 1], [4, 2], [2, 1], [1]]
+    events = [
+        hand_off(10.0 * i, 0.5 + sum(map(shapes_s.get, rows)), rows)
+        for i, rows in enumerate(several)
+    ]
+    events += [sample(30.0 * v, 30.0 * v + 1, "a", 0, 1, v) for v in range(4)]
+    # Something else was in the way of one, in a round of its own.
+    events.append(hand_off(100.0, 40.0, [4, 2]))
+    events.append(interval("learner", "step", 150.0, 150.1, update=0))
+    found = recorded.training_costs(train, events)
+    assert found.accumulate_s == pytest.approx(0.5, rel=0.01)
+    assert dict(found.micro_s) == pytest.approx(shapes_s, rel=0.01)
+    assert found.packing == packing_of(train)
+
+
+def test_a_shape_that_was_never_seen_is_as_quick_a_row_as_the_next_to_it():
+    train = make(Learner__rows=8, Learner__row_shapes=4, Learner__min_fill=1.0)
+    events = [hand_off(0.0, 2.0, [4]), hand_off(5.0, 2.5, [4, 1])]
+    events.append(interval("learner", "step", 8.0, 8.1, update=0))
+    found = recorded.training_costs(train, events)
+    # What all hand-offs have alike is put down to their micro-batch of four rows.
+    expected = {8: 4.0, 4: 2.0, 2: 1.0, 1: 0.5}
+    assert dict(found.micro_s) == pytest.approx(expected, abs=1e-3)
+    assert found.accumulate_s == pytest.approx(0.0, abs=1e-3)
+
+
+def test_the_first_round_of_each_process_is_left_out(tmp_path):
+    def a_round(version, start_s, seconds):
+        end_s = start_s + seconds
+        return [
+            sample(start_s, start_s + 1.0, f"p{version}", 0, 5, version),
+            interval("learner", "accumulate", start_s + 1.0, end_s - 0.5, groups=1),
+            interval("learner", "step", end_s - 0.5, end_s),
+            interval("publish", "publish", end_s, end_s + 0.1, version=version + 1),
+        ]
+
+    first = [*a_round(0, 0.0, 9.0), *a_round(1, 10.0, 3.0), *a_round(2, 20.0, 4.0)]
+    again = {"kind": "start", "incarnation": 2, "at_s": 0.0, "unix_s": 80.0}
+    later = [*a_round(3, 0.0, 8.0), *a_round(4, 10.0, 5.0)]
+    path = write(tmp_path, [*first, again, *later])
+    found = recorded.rounds(recorded.read(path))
+    ends_s = {version: own["train_end_s"] for version, own in found.items()}
+    assert ends_s == pytest.approx({1: 3.0, 2: 4.0, 4: 5.0})
+    assert recorded.measured(recorded.read(path))["train_end_s"] == pytest.approx(4.0)
 
 
 def test_lengths_come_by_group_in_the_order_of_their_start():
@@ -139,7 +213,7 @@ def test_a_run_that_is_not_there_or_never_trained_is_refused(tmp_path):
         recorded.read(tmp_path)
     path = write(tmp_path, [decode(0.0, 2, 1.0, 2), sample(0.0, 1.0, "a", 0, 1)])
     train = make(Costs__source="run", Costs__path=path)
-    with pytest.raises(CostError, match="must hold a run that has trained"):
+    with pytest.raises(CostError, match="must have trained, got no update"):
         recorded.costs(train)
 
 

@@ -196,3 +196,35 @@ def test_steps_are_not_simulated_one_by_one():
     bench.admit(0.0, 1, 500_000)
     bench.run()
     assert bench.agenda.done < 20
+
+
+def test_prompts_that_enter_and_completions_that_end_hold_the_next_call_up():
+    decode = Decode(lines=(Line(fixed_s=1.0),), insert_s=0.25, finish_s=0.5)
+    bench = Bench(decode)
+    # Two of one prompt enter at once, another prompt's with the third call.
+    bench.admit(0.0, 0, 2)
+    bench.admit(0.0, 1, 6)
+    bench.admit(2.1, 2, 1, uid="b")
+    ends = bench.run()
+    # 0.25 + 2 steps; the end of the first is half a second's work beside the next call.
+    assert ends[0] == 2.25
+    assert bench.starts[2] == 2.25 + 0.5 + 0.25
+    assert ends[2] == 4.0
+    # Three further steps and half a second for the end of the third.
+    assert ends[1] == 4.0 + 0.5 + 3.0
+
+
+def test_where_nothing_goes_on_an_end_holds_nothing_up():
+    bench = Bench(Decode(lines=(Line(fixed_s=1.0),), finish_s=0.5))
+    bench.admit(0.0, 0, 2)
+    bench.admit(3.0, 1, 1)
+    assert bench.run() == {0: 2.0, 1: 4.0}
+
+
+def test_calls_that_begin_while_the_learner_computes_are_slower():
+    bench = Bench(Decode(lines=(Line(fixed_s=1.0),), beside=0.5))
+    bench.admit(0.0, 0, 8)
+    # The call from 1 to 2 goes on as it began; 2 calls of 1.5 s, then 1 s each again.
+    bench.agenda.at(1.5, bench.worker.set_beside, True)
+    bench.agenda.at(4.2, bench.worker.set_beside, False)
+    assert bench.run() == {0: 2.0 + 2 * 1.5 + 4 * 1.0}

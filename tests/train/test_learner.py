@@ -364,6 +364,20 @@ def test_nothing_compiles_after_compile():
     assert counter.count == 0
 
 
+def test_running_every_shape_on_nothing_leaves_no_sums():
+    learner = fresh_learner(run())
+    rows = learner.accumulate(make_groups(), 0)
+    expected, _ = learner.take_sums()
+    learner.run_shapes()
+    sums, num_trained = learner.take_sums()
+    assert num_trained == 0
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(sums))
+    # What is added behind it is added to nothing.
+    assert learner.accumulate(make_groups(), 0) == rows
+    assert_same(learner.take_sums()[0], expected)
+    assert sum(rows) > 0
+
+
 @pytest.mark.parametrize("name", ["kl_reward", "grpo"])
 def test_a_restored_learner_goes_on_bit_for_bit(name):
     train = run(OBJECTIVES[name])

@@ -90,6 +90,7 @@ class LearnerDuty:
         first = self._restore(is_resumed=step is not None)
         self._learner.begin_round(version, round_params=first)
         self._learner.compile()
+        self._learner.run_shapes()
         counter = CompilationCounter()
         outbox.facts = lambda: {"compilations": counter.count}
         # What the samplers have: a checkpoint between two publishes must hold it.

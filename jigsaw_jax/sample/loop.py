@@ -18,6 +18,7 @@ import hashlib
 import itertools
 from collections.abc import Sequence
 
+import jax
 import numpy as np
 
 from jigsaw_jax import mesh as meshes
@@ -36,6 +37,8 @@ from jigsaw_jax.types import Params
 
 # Prefixes kept for requests of a group that found no free slot with their siblings.
 PREFIXES_MAX = 8
+# Arrays of the last version that end behind each step.
+LEAVING = 16
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +130,7 @@ class SampleLoop:
         self._waiting: dict[tuple[SampleId, int], SampleRequest] = {}
         self._running: dict[int, _Running] = {}
         self._paused: dict[tuple[SampleId, int], _Running] = {}
+        self._leaving: list[jax.Array] = []
         self._prefixes: collections.OrderedDict[tuple[int, ...], Prefix]
         self._prefixes = collections.OrderedDict()
 
@@ -208,7 +212,12 @@ class SampleLoop:
             self._waiting[key] = self._paused[key].request
 
     def set_params(self, params: Params, version: int) -> None:
-        """Decodes with these weights from the next step on."""
+        """Decodes with these weights from the next step on.
+
+        The end of an array takes the interpreter for 20 us, so that of all weights at
+        once would hold decoding up: the old ones go a few behind each step.
+        """
+        self._leaving = jax.tree.leaves(self.params)
         self.params = params
         self.version = version
         self._prefixes.clear()
@@ -221,6 +230,7 @@ class SampleLoop:
         if not num_active:
             return LoopReport(started=(), finished=(), num_tokens=0, num_active=0)
         self._state, result = self._engine.generate_steps(self.params, self._state)
+        del self._leaving[-LEAVING:]
         counts = result.valid_TB.sum(axis=0).tolist()
         for slot, running in self._running.items():
             running.calls.append((self.version, counts[slot], slot, result))

@@ -1,6 +1,7 @@
 """The host loop: admission, identity of samples, versions, prefixes, cancellation."""
 
 import dataclasses
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import pytest
 
 from jigsaw_jax.records import FinishReason, SampleId
 from jigsaw_jax.sample import loop as loops
-from jigsaw_jax.sample.loop import SampleLoop, SampleRequest, key_words
+from jigsaw_jax.sample.loop import LEAVING, SampleLoop, SampleRequest, key_words
 from tests.sample import tiny
 
 
@@ -182,6 +183,23 @@ def test_a_swap_takes_effect_whole_between_two_calls():
     assert (3,) * 5 + (4,) * 5 + (5,) * 2 in seen
     for sample in finished:
         assert sample.tokens == sample.segments[0].versions
+
+
+def test_the_weights_before_a_swap_are_let_go_in_the_steps_behind_it():
+    # Others have the fixture's own.
+    params = jax.tree.map(jnp.copy, tiny.params())
+    loop = SampleLoop(tiny.engine(), params, version=3)
+    old = [weakref.ref(leaf) for leaf in jax.tree.leaves(params)]
+    del params
+    loop.submit(_request())
+    loop.step()
+    loop.set_params(tiny.params(1), 4)
+    left = []
+    for _ in range(2):
+        left.append(sum(ref() is not None for ref in old))
+        loop.step()
+    assert left == [len(old), max(len(old) - LEAVING, 0)]
+    assert len(old) <= 2 * LEAVING
 
 
 def test_prefixes_of_other_weights_are_not_used():

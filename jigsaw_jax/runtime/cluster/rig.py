@@ -9,7 +9,7 @@ them, so that is done in the order of the slice's log.
 import contextlib
 import dataclasses
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -24,6 +24,7 @@ from jigsaw_jax.runtime.cluster import carriers, offers
 from jigsaw_jax.runtime.devices import prepare_devices
 from jigsaw_jax.runtime.inputs import open_tokens
 from jigsaw_jax.runtime.publisher import Publisher
+from jigsaw_jax.runtime.sampler import SamplerWorker
 from jigsaw_jax.runtime.slice.join import check_joined
 from jigsaw_jax.runtime.slice.peers import Peers
 from jigsaw_jax.runtime.weights import Offer, Receiver, StaleError, WeightError
@@ -135,16 +136,34 @@ class Rig:
 
     def load(self, fetch: int) -> Any:
         """The weights of a fetch as the engine decodes with them; no older one then."""
-        params = self._fetched[fetch]
-        for number in [number for number in self._fetched if number < fetch]:
-            del self._fetched[number]
-        return self.publisher.load(params)
+        old = self._older(fetch)
+        loaded = self.publisher.load(self._fetched[fetch])
+        _let_go(old)
+        return loaded
 
-    @property
-    def trained(self) -> Any:
-        """What trains of the version that was fetched last."""
-        return self._params
+    def publish(
+        self,
+        version: int,
+        *,
+        sampler: SamplerWorker,
+        report: Callable[[int, float, float], None],
+    ) -> None:
+        """Have a sampler of this host alone decode with what was fetched last."""
+        old = self._older(self.num_fetches)
+        self.publisher.publish(self._params, version, sampler=sampler, report=report)
+        _let_go(old)
+
+    def _older(self, fetch: int) -> list[Any]:
+        """The arrays of fetches before this one, which are needed no more."""
+        numbers = [number for number in self._fetched if number < fetch]
+        return jax.tree.leaves([self._fetched.pop(number) for number in numbers])
 
     def weights(self) -> Any:
         """All weights of the version that was fetched last."""
         return {**self._frozen, **self._params}
+
+
+def _let_go(arrays: list[Any]) -> None:
+    """One after the other; all at once would keep the interpreter from decoding."""
+    while arrays:
+        arrays.pop()

@@ -124,9 +124,7 @@ class SamplerDuty:
                 lambda: self._loaded(version, 0.0, self._clock.now_s()),
             )
         elif is_new:
-            self._rig.publisher.publish(
-                self._rig.trained, version, sampler=self._worker, report=self._loaded
-            )
+            self._rig.publish(version, sampler=self._worker, report=self._loaded)
         else:
             self._loaded(version, 0.0, self._clock.now_s())
 

@@ -52,12 +52,15 @@ from jigsaw_jax.runtime.cluster.places import (
 )
 from jigsaw_jax.runtime.cluster.publishing import Publishing
 from jigsaw_jax.runtime.cluster.register import Register
+from jigsaw_jax.runtime.cluster.rig import Rig
 from jigsaw_jax.runtime.cluster.roster import Roster
 from jigsaw_jax.runtime.cluster.shares import Shares
 from jigsaw_jax.runtime.intervals import Intervals
 from jigsaw_jax.runtime.lines.depot import DepotError
 from jigsaw_jax.runtime.lines.line import Line, LineClosedError
 from jigsaw_jax.runtime.payloads import Payloads
+from jigsaw_jax.runtime.publisher import Publisher
+from jigsaw_jax.runtime.sampler import SamplerWorker
 
 ONE = SampleId("u", 0, 0)
 
@@ -394,6 +397,22 @@ def weights(version, frozen=None):
         frozen=frozen,
         frozen_refs=["f"] if frozen else [],
     )
+
+
+def test_a_sampler_keeps_no_version_but_the_last_one_that_it_fetched():
+    rig = Rig.__new__(Rig)
+    rig.publisher = mock.Mock(spec=Publisher)
+    rig._fetched = {}
+    for rig.num_fetches in range(1, 4):
+        rig._params = rig._fetched[rig.num_fetches] = {"a": rig.num_fetches}
+        rig.publish(
+            rig.num_fetches, sampler=mock.Mock(spec=SamplerWorker), report=print
+        )
+    assert rig._fetched == {3: {"a": 3}}
+    rig._fetched[4] = {"a": 4}
+    # Another host of its slice may be behind; then it is this one that is to be had.
+    rig.load(3)
+    assert set(rig._fetched) == {3, 4}
 
 
 def test_a_version_is_published_once_when_the_last_has_it_or_is_gone():

@@ -15,11 +15,8 @@ from typing import Any
 
 from jigsaw_jax import config
 from jigsaw_jax.config import places
-from jigsaw_jax.runtime.allocator import keep_freed_memory, restart_with_huge_pages
+from jigsaw_jax.runtime.allocator import keep_freed_where_small, restart_with_huge_pages
 from jigsaw_jax.settings import Train, sizes
-
-# Bytes of a run's own arrays up to which freed memory is kept; see `allocator`.
-KEEP_FREED_BELOW = 500_000_000
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -48,8 +45,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     if argv is None:
         restart_with_huge_pages()
-        if sum(sizes.memory_bytes(loaded.train).values()) < KEEP_FREED_BELOW:
-            keep_freed_memory()
+        keep_freed_where_small(loaded.train)
     try:
         if args.cluster is not None:
             return _train_on_cluster(loaded, run_dir, args.cluster, resume=resume)

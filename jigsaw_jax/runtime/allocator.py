@@ -11,6 +11,10 @@ import os
 import signal
 import sys
 
+from jigsaw_jax.settings import Train, sizes
+
+# Bytes of a run's own arrays up to which freed memory is kept.
+KEEP_FREED_BELOW = 500_000_000
 VARIABLE = "GLIBC_TUNABLES"
 OPTION = "glibc.malloc.hugetlb"
 # Names of mallopt(3), glibc's malloc.h.
@@ -39,6 +43,12 @@ def restart_with_huge_pages() -> None:
     with contextlib.suppress(OSError):
         os.execv(sys.executable, sys.orig_argv)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
+
+
+def keep_freed_where_small(train: Train) -> None:
+    """`keep_freed_memory`, where the run's own arrays are small."""
+    if sum(sizes.memory_bytes(train).values()) < KEEP_FREED_BELOW:
+        keep_freed_memory()
 
 
 def keep_freed_memory() -> bool:

@@ -12,12 +12,15 @@ machine; `--profile` shows where the time goes, and adds to it.
 """
 
 import argparse
+import collections
 import cProfile
 import json
+import os
 import pathlib
 import pstats
 import sys
 import tempfile
+import threading
 import time
 from typing import Any
 from unittest import mock
@@ -100,6 +103,7 @@ class Watch:
 
     Attributes:
       latencies_s: from the end of its last sample until a group is complete.
+      threads: processor seconds of each, at the last update.
       marks: time, processor time and bytes heard at the end of each update.
     """
 
@@ -109,6 +113,7 @@ class Watch:
         self.marks = []
         self.heard_bytes = 0
         self.under_way = {}
+        self.threads = []
         apply, from_bytes = Pipeline.apply, wire.from_bytes
 
         def apply_and_look(pipeline, *events):
@@ -144,6 +149,7 @@ class Watch:
             self.latencies_s.clear()
         now = time.monotonic(), time.process_time(), self.heard_bytes
         self.marks.append(now)
+        self.threads = threads()
 
 
 class Crowd:
@@ -190,6 +196,18 @@ def profile():
     return profiles
 
 
+def threads() -> list[tuple[str, float]]:
+    """Processor seconds of this process's threads by name, the busiest first."""
+    names = {str(thread.native_id): thread.name for thread in threading.enumerate()}
+    spent: collections.defaultdict[str, float] = collections.defaultdict(float)
+    for path in pathlib.Path("/proc/self/task").glob("*/stat"):
+        head, _, tail = path.read_text().rpartition(")")
+        name = names.get(path.parent.name, head.partition("(")[2])
+        ticks = sum(map(int, tail.split()[11:13]))
+        spent[name] += ticks / os.sysconf("SC_CLK_TCK")
+    return sorted(spent.items(), key=lambda one: -one[1])
+
+
 def report(args, watch, folder) -> int:
     (start_s, cpu_s, heard), (end_s, end_cpu_s, end_heard) = (
         watch.marks[WARM_UP - 1],
@@ -213,6 +231,8 @@ def report(args, watch, folder) -> int:
         f"p99 {1e3 * p99_s:.1f} ms"
     )
     print(f"references: {reference_bytes:.0f} bytes a group; {path}")
+    shares = ", ".join(f"{name} {cpu_s:.1f}" for name, cpu_s in watch.threads[:8])
+    print(f"processor seconds by thread, all told: {shares}")
     bounds = {
         f"{CORES_MAX} cores": cores <= CORES_MAX,
         f"p99 {1e3 * LATENCY_MAX_S:g} ms": p99_s <= LATENCY_MAX_S,

@@ -1,19 +1,23 @@
 """Simulated hosts of `tests.bench.controller`: real lines, no engine behind them.
 
-An actor of Ray holds several hosts. A host takes the commands of the controller by its
-own line, says what a worker would say of them, and lets the oldest of its samples
-finish at a steady rate. Each completion has the same bytes, and goes to the learner's
-depot.
+An actor of Ray holds several hosts. A sampler takes the commands of the controller by
+a line of its own, says of them what a worker would say, and lets the oldest of its
+samples finish at a steady rate; each completion has the same bytes and goes to the
+learner's depot, as `Porter` sends them. One thread does that for all samplers of a
+process, with texts in the place of `Outbox`: what a sampler's own host computes is not
+measured, and shares cores with the controller here. The learner has the real parts.
 """
 
 import collections
 import dataclasses
+import json
 import os
+import queue
+import selectors
 import threading
 import time
 import traceback
 from typing import Any
-from unittest import mock
 
 import ray
 
@@ -21,24 +25,25 @@ from jigsaw_jax.records import (
     CheckpointDurable,
     GroupId,
     GroupsAccumulated,
-    SampleId,
-    Score,
     UpdateStepped,
 )
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
-from jigsaw_jax.runtime.cluster import offers
+from jigsaw_jax.runtime.cluster import contact, offers
 from jigsaw_jax.runtime.cluster.contact import Contact
 from jigsaw_jax.runtime.cluster.outbox import Outbox
-from jigsaw_jax.runtime.lines import porter
 from jigsaw_jax.runtime.lines.depot import Depot, read_keys
-from jigsaw_jax.runtime.lines.porter import Porter
+from jigsaw_jax.runtime.lines.door import dial
+from jigsaw_jax.runtime.lines.line import Line
 from jigsaw_jax.runtime.threads import ThreadFailed
 from jigsaw_jax.runtime.weights import Offer
 
 TICK_S = 0.005
 DECODE_S = 0.05
 TOKENS = 1500
+DIAL_S = 60.0
+FIELDS = ("worker", "uid", "draw", "sample", "num_tokens", "version", "finish")
+FORMS = json.dumps([["sample", *FIELDS], ["decode", "active", "tokens", "worker"]])
 
 
 def failed(thread: ThreadFailed) -> None:
@@ -59,114 +64,151 @@ class Load:
     sample_bytes: int
 
 
-class Completion:
-    """Stands for a sample; all have the same bytes."""
+class Commands:
+    """Batches in the order of their numbers, however they come."""
 
-    is_truncated = False
+    def __init__(self, **does: Any):
+        self.does = does
+        self.number, self.early = 0, {}
+
+    def take(self, batch: bytes) -> None:
+        number, commands = wire.from_bytes(batch)
+        self.early[number] = commands
+        while due := self.early.pop(self.number + 1, None):
+            self.number += 1
+            for name, values, _, _ in due:
+                if name in self.does:
+                    self.does[name](values)
 
 
-class Host:
-    """One worker: a sampler, or the learner."""
+class Sampler:
+    """One sampler; every method is called from its process's loop."""
 
     def __init__(self, charter: dict[str, Any], load: Load, rank: int):
         self.rates = load
-        self.token = charter["token"]
-        self.outbox = Outbox(Clock(), charter["epoch"])
-        self.porter = Porter(charter["worker"], self.token, failed)
-        self.depot: Any = None
-        self.outbox.facts = lambda: {"compilations": 0, "timeouts": 0}
+        self.token, self.worker = charter["token"], charter["worker"]
+        self.epoch = charter["epoch"]
+        self.commands = Commands(load=self.load_weights, admit=self.admit)
+        self.line = dial(
+            tuple(charter["door"]), self.token, charter["ticket"], within_s=DIAL_S
+        )
+        self.depot: Line | None = None
+        self.payload = bytes(load.sample_bytes)
+        self.running: collections.deque[tuple[Any, ...]] = collections.deque()
+        self.version, self.places = 0, 0
+        self.due, self.last_s, self.decoded_s = 0.0, 0.0, 0.0
+        self.asked: tuple[float, float, float] | None = None
+        self.first_s: float | None = None
+        self.said: list[str] = []
         # Far from the controller, whose clock then has to be lined up with its own.
-        self.outbox.post("hello", 0, f"host-{rank}", "elsewhere")
-        self.running: collections.deque[tuple[SampleId, int, float]]
-        self.running = collections.deque()
-        self.cancelled: set[tuple[SampleId, int]] = set()
-        self.version = 0
-        self.due, self.last_s, self.decoded_s = 0.0, None, 0.0
-        self.lock = threading.Lock()
-        self.sequence, self.early = 0, {}
-        Contact(charter, self.outbox, take=self.do, fail=failed, end=lambda: None)
+        self.say(f'["hello",0,"host-{rank}","elsewhere"]', time.monotonic())
+
+    def say(self, text: str, now_s: float) -> None:
+        self.said.append(text)
+        self.first_s = self.first_s or now_s
 
     # What it is told.
 
-    def do(self, batch: bytes) -> None:
-        number, commands = wire.from_bytes(batch)
-        with self.lock:
-            self.early[number] = commands
-            while due := self.early.pop(self.sequence + 1, None):
-                self.sequence += 1
-                for name, values, _, _ in due:
-                    does = self.learn if name == "learn" else None
-                    (does or getattr(self, name, self.ignore))(values)
+    def read(self) -> None:
+        for head, body in self.line.arrived():
+            name, *values = wire.from_bytes(head)
+            if name == contact.DO:
+                self.commands.take(body)
+            else:
+                self.asked = (time.monotonic(), *values)
 
-    def ignore(self, _values) -> None:
-        pass
-
-    def begin(self, values) -> None:
-        self.outbox.begin(values[0])
-
-    def load(self, values) -> None:
-        self.porter.to(tuple(values[0]))
+    def load_weights(self, values) -> None:
+        if self.depot is None:
+            address = tuple(values[0])
+            self.depot = dial(address, self.token, self.worker, within_s=DIAL_S)
         self.version = values[1]
-        self.outbox.post("loaded", values[1], time.monotonic())
+        now_s = time.monotonic()
+        self.say(f'["loaded",{values[1]},{now_s}]', now_s)
 
     def admit(self, values) -> None:
-        number, sample, attempt = values[0], SampleId(*values[1]), values[2]
+        number, sample = values[:2]
         now_s = time.monotonic()
-        self.running.append((number, sample, attempt, now_s))
+        self.running.append((number, json.dumps(sample)[1:-1], sample[2], now_s))
         self.last_s = self.last_s or now_s
-        self.outbox.post("started", number, now_s)
-
-    def cancel(self, values) -> None:
-        self.cancelled.add((SampleId(*values[0][0]), values[0][1]))
+        self.say(f'["started",{number},{now_s}]', now_s)
 
     # What it does.
 
     def tick(self, now_s: float) -> None:
-        """Finish what is due."""
-        if self.last_s is None:
-            return
-        self.due += (now_s - self.last_s) * self.rates.samples_per_s
-        self.last_s = now_s
-        if now_s - self.decoded_s > DECODE_S:
-            fields = {"active": len(self.running), "tokens": 100, "worker": "w"}
-            self.outbox.interval("sampler", "decode", self.decoded_s, now_s, **fields)
-            self.decoded_s = now_s
-        while self.due >= 1.0:
-            self.due -= 1.0
-            if self.running:
-                self.finish(*self.running.popleft(), now_s)
+        """Finish what is due, and say what waits long enough."""
+        if self.last_s:
+            self.due += (now_s - self.last_s) * self.rates.samples_per_s
+            self.last_s = now_s
+            self.finish(min(int(self.due), len(self.running)), now_s)
+            self.due -= int(self.due)
+            if now_s - self.decoded_s > DECODE_S:
+                told = f"{self.decoded_s},{now_s},{len(self.running)},100"
+                self.said.append(f'["interval",1,"sampler",{told},"w"]')
+                self.decoded_s = now_s
+        if self.asked is not None:
+            asked_s, timeout_s, linger_s = self.asked
+            if self.first_s is None:
+                is_due = now_s - asked_s > timeout_s
+            else:
+                # As `Outbox.take` waits: behind the first message that it finds.
+                is_due = now_s - max(self.first_s, asked_s) > linger_s
+            if is_due:
+                self.send(now_s)
 
-    def finish(self, number, sample, attempt, start_s, now_s) -> None:
-        if (sample, attempt) in self.cancelled:
-            self.cancelled.discard((sample, attempt))
+    def finish(self, num: int, now_s: float) -> None:
+        if not num:
             return
-        self.outbox.interval(
-            "slot/w/03",
-            "sample",
-            start_s,
-            now_s,
-            worker="w",
-            uid=sample.uid,
-            draw=sample.draw,
-            sample=sample.sample,
-            num_tokens=TOKENS,
-            version=self.version,
-            finish="stop",
+        assert self.depot is not None
+        numbers = list(range(self.places, self.places + num))
+        self.places += num
+        put = ["put", numbers, [len(self.payload)] * num]
+        self.depot.send(wire.to_bytes(put), self.payload * num)
+        for place in numbers:
+            number, names, index, start_s = self.running.popleft()
+            fields = f'"w",{names},{TOKENS},{self.version},"stop"'
+            self.said.append(f'["interval",0,"slot/w/03",{start_s},{now_s},{fields}]')
+            told = f"{now_s},{TOKENS},{self.version},false,{place}"
+            self.say(f'["finished",{number},{told}]', now_s)
+            score = f'[{float(index % 2)},{{"answer":1.0}},null]'
+            self.say(f'["score",{number},{score}]', now_s)
+
+    def send(self, now_s: float) -> None:
+        head = (
+            f'{{"epoch":{self.epoch},"now_s":{now_s},'
+            f'"facts":{{"compilations":0,"timeouts":0}},"items":[{",".join(self.said)}],'
+            f'"forms":{FORMS},"named":0}}'
         )
-        whole: Any = Completion()
+        self.line.send(head.encode())
+        self.said, self.first_s, self.asked = [], None, None
 
-        def tell(place):
-            told = now_s, TOKENS, self.version, False
-            self.outbox.post("finished", number, *told, place)
 
-        self.porter.carry(whole, lambda: True, tell)
-        score = Score(value=float(sample.sample % 2), parts={"answer": 1.0})
-        self.outbox.post("score", number, wire.plain(score))
+class Learner:
+    """The one learner; on the threads of its contact and of Ray."""
+
+    def __init__(self, charter: dict[str, Any]):
+        self.token = charter["token"]
+        self.lock = threading.Lock()
+        self.commands = Commands(
+            learn=self.learn,
+            accumulate=self.accumulate,
+            forget=self.forget,
+            step=self.step,
+            publish=self.publish,
+            save=self.save,
+            rest=self.rest,
+        )
+        self.outbox = Outbox(Clock(), charter["epoch"])
+        self.outbox.facts = lambda: {"compilations": 0}
+        self.outbox.post("hello", 0, "learner", "elsewhere")
+        self.depot: Any = None
+        Contact(charter, self.outbox, take=self.take, fail=failed, end=lambda: None)
+
+    def take(self, batch: bytes) -> None:
+        with self.lock:
+            self.commands.take(batch)
 
     def event(self, event) -> None:
         self.outbox.post("event", type(event).__name__, wire.plain(event))
-
-    # As the learner.
 
     def learn(self, values) -> None:
         self.depot = Depot("127.0.0.1", self.token, failed)
@@ -214,24 +256,45 @@ class Hosts:
 
     def __init__(self, load: Load):
         self.load = load
-        self.hosts: dict[str, Host] = {}
-        payload = bytes(load.sample_bytes)
-        # Encoding is the sampler's work, and not what is measured.
-        mock.patch.object(porter, "wire", _Wire(payload)).start()
+        self.selector = selectors.DefaultSelector()
+        self.hosts: dict[str, Any] = {}
+        # What comes by calls of Ray's, for the loop.
+        self.calls: queue.SimpleQueue[tuple[Any, bytes]] = queue.SimpleQueue()
         threading.Thread(target=self.run, daemon=True).start()
 
     def hire(self, charter, rank):
-        self.hosts[charter["name"]] = Host(charter, self.load, rank)
+        name = charter["name"]
+        if name == "learner":
+            self.hosts[name] = Learner(charter)
+            return
+        sampler = self.hosts[name] = Sampler(charter, self.load, rank)
+        self.selector.register(sampler.line, selectors.EVENT_READ, sampler)
 
     def run(self):
-        pause = threading.Event()
-        while not pause.wait(TICK_S):
-            for host in list(self.hosts.values()):
+        try:
+            while True:
+                self.turn()
+        except BaseException as error:  # noqa: BLE001
+            # The outermost handler of this thread.
+            failed(ThreadFailed("hosts", error))
+
+    def turn(self):
+        for key, _ in self.selector.select(TICK_S):
+            key.data.read()
+        while not self.calls.empty():
+            sampler, batch = self.calls.get()
+            sampler.commands.take(batch)
+        for host in list(self.hosts.values()):
+            if isinstance(host, Sampler):
                 host.tick(time.monotonic())
 
     @ray.method(concurrency_group="commands")
     def do(self, name, batch, _refs):
-        self.hosts[name].do(batch)
+        host = self.hosts[name]
+        if isinstance(host, Learner):
+            host.take(batch)
+        else:
+            self.calls.put((host, batch))
 
     @ray.method(concurrency_group="messages")
     def named(self, name, number):
@@ -240,18 +303,6 @@ class Hosts:
     @ray.method(concurrency_group="life")
     def live(self):
         threading.Event().wait()
-
-
-class _Wire:
-    """`runtime.wire` with completions that are made already."""
-
-    to_bytes = staticmethod(wire.to_bytes)
-
-    def __init__(self, payload):
-        self.payload = payload
-
-    def sample_bytes(self, _sample):
-        return self.payload
 
 
 class Handle:

@@ -112,6 +112,7 @@ class Costs:
         the host's work for it, where both share a core.
       beside: share by which a worker's calls take longer while the learner computes,
         where both share memory or cores.
+      train_beside: share by which hand-offs take longer while samplers decode.
       error: relative error that predictions of decode and training times may have;
         --recommend tries its choice against it.
       trains: "group" (a group's gradient as soon as it is handed over), "update"
@@ -139,6 +140,7 @@ class Costs:
     insert_s: float = 0.0
     finish_s: float = 0.0
     beside: float = 0.0
+    train_beside: float = 0.0
     error: float = 0.0
     trains: str = "group"
 
@@ -148,6 +150,7 @@ class Costs:
         check.one_of("Costs.trains", self.trains, ("group", "update", "round"))
         check.share("Costs.error", self.error)
         check.at_least("Costs.beside", self.beside, 0)
+        check.at_least("Costs.train_beside", self.train_beside, 0)
         for field in dataclasses.fields(self):
             if field.name.endswith("_s"):
                 value = getattr(self, field.name)

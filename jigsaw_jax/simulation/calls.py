@@ -5,7 +5,7 @@ import collections
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jigsaw_jax.store import summary
@@ -60,7 +60,7 @@ def full(events: Sequence[Event], steps: int) -> list[Call]:
             entered[start_s] += 1
             ended[event["end_s"]] += 1
     prefills = collections.Counter(first_s.values())
-    computes = _Spans(events)
+    computes = Spans(event for event in events if event["track"] == "learner")
     decoded = [event for event in events if event["name"] == "decode"]
     at = versions(events, [event["start_s"] for event in decoded])
     found, last_s = [], {}
@@ -104,16 +104,19 @@ def versions(events: Sequence[Event], times_s: Sequence[float]) -> list[int]:
     return [begun[place - 1][1] if place else -1 for place in places]
 
 
-class _Spans:
-    """When the learner computed."""
+class Spans:
+    """When something went on.
 
-    def __init__(self, events: Sequence[Event]) -> None:
-        learner = [event for event in events if event["track"] == "learner"]
-        spans = ((event["start_s"], event["end_s"]) for event in learner)
+    Args:
+      events: intervals in which it did.
+    """
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        spans = ((event["start_s"], event["end_s"]) for event in events)
         self._spans = summary.union(spans)
 
     def share(self, start_s: float, end_s: float) -> float:
-        """The share of a time in which it did."""
+        """The share of a time in which it went on."""
         if end_s <= start_s:
             return 0.0
         place = bisect.bisect_left(self._spans, (start_s,))

@@ -133,6 +133,7 @@ class Training:
       checkpoint_s: of a checkpoint, as far as it holds the learner up.
       dispatch_s: for which a call to train waits before it computes.
       trains: what one call trains on: "group" (a hand-off), "update" or "round".
+      beside: share by which a hand-off takes longer while samplers decode.
     """
 
     accumulate_s: float = 0.0
@@ -145,6 +146,7 @@ class Training:
     checkpoint_s: float = 0.0
     dispatch_s: float = 0.0
     trains: str = "group"
+    beside: float = 0.0
 
     def gradient_s(self, groups: Sequence[Sequence[int]]) -> float:
         """Seconds of one hand-off.
@@ -221,6 +223,7 @@ def constant_training(train: Train) -> Training:
         checkpoint_s=costs.checkpoint_s,
         dispatch_s=costs.dispatch_s,
         trains=costs.trains,
+        beside=costs.train_beside,
     )
 
 

@@ -41,6 +41,7 @@ def told(decode: Decode, training: Training) -> str:
         f"{1e3 * decode.finish_s:.2f} ms; {1e3 * decode.report_s:.1f} ms until a free "
         "slot is filled",
         f"hand-off: {1e3 * training.accumulate_s:.2f} ms{_gradient(training)}, "
+        f"{training.beside:.0%} more while samplers decode; "
         f"{1e3 * training.dispatch_s:.1f} ms behind the one before",
         f"step {1e3 * training.step_s:.1f} ms, publish "
         f"{1e3 * training.publish_s:.1f} ms, checkpoint "

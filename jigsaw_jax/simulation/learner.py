@@ -16,6 +16,7 @@ class Learner:
       training: costs.
       agenda: virtual time.
       lengths: tokens of a group's sequences, prompts included.
+      is_sampling: whether samplers decode now.
       post: takes events.
       log: told of (name, start_s, end_s, update or version, groups).
     """
@@ -26,12 +27,14 @@ class Learner:
         *,
         agenda: Agenda,
         lengths: Callable[[GroupId], list[int]],
+        is_sampling: Callable[[], bool],
         post: Callable[[Event], None],
         log: Callable[[str, float, float, int, tuple[GroupId, ...]], None],
     ) -> None:
         self._training = training
         self._agenda = agenda
         self._lengths, self._post, self._log = lengths, post, log
+        self._is_sampling = is_sampling
         self._free_s = 0.0
         self._trains_whole = training.trains != "group"
         # Whether the call of this round has been made.
@@ -45,8 +48,7 @@ class Learner:
         if self._trains_whole:
             self._do("", 0.0, event, effect.update)
             return
-        lengths = [self._lengths(group) for group in effect.groups]
-        seconds = self._training.gradient_s(lengths)
+        seconds = self._gradient_s(effect.groups)
         self._call()
         self._do("accumulate", seconds, event, effect.update, effect.groups)
 
@@ -54,8 +56,7 @@ class Learner:
         """Step the optimizer; where a whole update trains, its gradients too."""
         event = records.UpdateStepped(now_s=0.0, update=effect.update)
         if self._trains_whole:
-            lengths = [self._lengths(group) for group in effect.groups]
-            seconds = self._training.gradient_s(lengths)
+            seconds = self._gradient_s(effect.groups)
             self._call()
             self._do("accumulate", seconds, None, effect.update, effect.groups)
         self._do("step", self._training.step_s, event, effect.update, effect.groups)
@@ -70,6 +71,12 @@ class Learner:
         """Write a checkpoint."""
         event = records.CheckpointDurable(now_s=0.0, updates=effect.updates)
         self._do("save", self._training.checkpoint_s, event, effect.updates)
+
+    def _gradient_s(self, groups: tuple[GroupId, ...]) -> float:
+        """Of a hand-off, which starts soon: samplers do then what they do now."""
+        seconds = self._training.gradient_s([self._lengths(group) for group in groups])
+        is_slower = self._training.beside and self._is_sampling()
+        return seconds * (1 + self._training.beside) if is_slower else seconds
 
     def _call(self) -> None:
         """Wait for what a call to train takes before it computes."""

@@ -41,6 +41,16 @@ def typical(
     return found
 
 
+def distance(
+    rows: Sequence[Sequence[float | int]],
+    seconds: Sequence[float],
+    favours: Sequence[int] = (),
+) -> float:
+    """What `typical` makes least: the sum of the absolute residuals."""
+    found = typical(rows, seconds, favours)
+    return float(np.abs(np.asarray(rows, float) @ found - np.asarray(seconds)).sum())
+
+
 def level(
     found: np.ndarray,
     rows: Sequence[Sequence[float | int]],

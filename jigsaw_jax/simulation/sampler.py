@@ -182,6 +182,11 @@ class Worker:
             if self._batch:
                 self._plan_boundary()
 
+    @property
+    def is_decoding(self) -> bool:
+        """Whether sequences are in its batch."""
+        return bool(self._batch)
+
     def held_s(self) -> float:
         """Slot-seconds in which slots were held, up to now."""
         now_s = self._agenda.now_s

@@ -84,6 +84,7 @@ class Shell:
             prices.training,
             agenda=self.agenda,
             lengths=self._lengths,
+            is_sampling=self._is_sampling,
             post=self._post,
             log=self._learned,
         )
@@ -168,6 +169,9 @@ class Shell:
             self.agenda.after(report_s, self._post, event)
         else:
             self._post(event)
+
+    def _is_sampling(self) -> bool:
+        return any(worker.is_decoding for worker in self._workers.values())
 
     def _timed(self, worker: str, sequences: int, step_s: float) -> None:
         self._post(

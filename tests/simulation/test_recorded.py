@@ -154,7 +154,7 @@ def test_a_hand_off_is_told_from_its_micro_batches():
     shapes_s = {8: 5.0, 4: 2.0, 2: 1.5, 1: 0.25}
     several = [[4], [4, 1], [8, 2], [8], [2], [8, 4, 1], [4, 2], [2, 1], [1]]
     events = [
-        hand_off(10.0 * i, 0.5 + sum(map(shapes_s.get, rows)), rows)
+        hand_off(10.0 * i, 0.5 + sum(shapes_s[n] for n in rows), rows)
         for i, rows in enumerate(several)
     ]
     events += [sample(30.0 * v, 30.0 * v + 1, "a", 0, 1, v) for v in range(4)]
@@ -165,6 +165,27 @@ def test_a_hand_off_is_told_from_its_micro_batches():
     assert found.accumulate_s == pytest.approx(0.5, rel=0.01)
     assert dict(found.micro_s) == pytest.approx(shapes_s, rel=0.01)
     assert found.packing == packing_of(train)
+
+
+def test_what_a_hand_off_takes_alone_is_told_from_what_it_takes_beside_decoding():
+    train = make(Learner__rows=8, Learner__row_shapes=4, Learner__min_fill=1.0)
+    shapes_s = {8: 4.0, 4: 2.0, 2: 1.0, 1: 0.5}
+    events = []
+    for index, rows in enumerate([[8], [4], [2], [1], [8, 2], [4, 1], [8], [4]] * 2):
+        # Whole, half and not at all beside.
+        share = (index % 3) / 2
+        seconds = (0.25 + sum(shapes_s[n] for n in rows)) * (1 + 0.2 * share)
+        start_s = 20.0 * index
+        events.append(hand_off(start_s, seconds, rows))
+        if share:
+            events.append(decode(start_s, 4, share * seconds, 4))
+    events.append(interval("learner", "step", 400.0, 400.1, update=0))
+    found = recorded.training_costs(train, events)
+    assert found.beside == pytest.approx(0.2)
+    assert dict(found.micro_s) == pytest.approx(shapes_s, rel=0.01)
+    # Where all are beside, it can't be told.
+    alike = [event for event in events if event["name"] != "decode"]
+    assert recorded.training_costs(train, alike).beside == 0.0
 
 
 def test_a_shape_that_was_never_seen_is_as_quick_a_row_as_the_next_to_it():

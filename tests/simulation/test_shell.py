@@ -79,6 +79,19 @@ def test_a_synchronous_round_trains_when_all_is_sampled():
     assert numbers.train_end_s == 31.0
 
 
+def test_hand_offs_take_longer_while_samplers_decode():
+    train = make(Costs__group_s=4.0, Costs__step_s=1.0, Costs__train_beside=0.5)
+    trace = shell_of(train, LENGTHS, keeps_events=True).run()
+    # Groups are there at 5, 8, 9 and 15 s, when the last slot ends.
+    assert spans(trace) == [
+        (5.0, 11.0, "accumulate"),
+        (11.0, 17.0, "accumulate"),
+        (17.0, 18.0, "step"),
+        (18.0, 26.0, "accumulate"),
+        (26.0, 27.0, "step"),
+    ]
+
+
 def test_a_trainer_of_whole_updates_begins_with_the_last_group_of_one():
     train = make(Costs__group_s=4.0, Costs__trains="update")
     trace = shell_of(train, LENGTHS, keeps_events=True).run()

@@ -35,7 +35,7 @@ def main() -> int:
     parser.add_argument("--mb", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--carriers", nargs="+", default=NAMES)
-    parser.add_argument("--threads", type=int, default=2, help="of the receiver")
+    parser.add_argument("--threads", type=int, default=0, help="of the receiver")
     parser.add_argument("--encoding", default="exact")
     args = parser.parse_args()
     warnings.simplefilter("ignore")

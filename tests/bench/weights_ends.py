@@ -18,6 +18,7 @@ from jigsaw_jax.model import decoder as decoders
 from jigsaw_jax.records import SampleId
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster.actor import SWITCH_S
+from jigsaw_jax.runtime.cluster.rig import let_go
 from jigsaw_jax.runtime.weights import FolderCarrier, Receiver, Sender, snapshot
 from jigsaw_jax.runtime.weights.arena import Arena
 from jigsaw_jax.runtime.weights.carriers.ray_objects import RayCarrier
@@ -209,7 +210,9 @@ class Sampler:
         start_s, put_s, want, offer = published
         got_s = Clock().now_s()
         tree = self.receivers[name].receive(offer)
-        self.tree = tree
+        # As in every sampler of a run.
+        old, self.tree = jax.tree.leaves(getattr(self, "tree", None)), tree
+        let_go(old)
         if self.decoding.is_on:
             self.decoding.swap(tree["tiny"])
         end_s = Clock().now_s()

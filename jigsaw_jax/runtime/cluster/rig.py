@@ -138,7 +138,7 @@ class Rig:
         """The weights of a fetch as the engine decodes with them; no older one then."""
         old = self._older(fetch)
         loaded = self.publisher.load(self._fetched[fetch])
-        _let_go(old)
+        let_go(old)
         return loaded
 
     def publish(
@@ -151,7 +151,7 @@ class Rig:
         """Have a sampler of this host alone decode with what was fetched last."""
         old = self._older(self.num_fetches)
         self.publisher.publish(self._params, version, sampler=sampler, report=report)
-        _let_go(old)
+        let_go(old)
 
     def _older(self, fetch: int) -> list[Any]:
         """The arrays of fetches before this one, which are needed no more."""
@@ -163,7 +163,11 @@ class Rig:
         return {**self._frozen, **self._params}
 
 
-def _let_go(arrays: list[Any]) -> None:
-    """One after the other; all at once would keep the interpreter from decoding."""
+def let_go(arrays: list[Any]) -> None:
+    """Empty a list, one by one: all at once would keep the interpreter from decoding.
+
+    Args:
+      arrays: of which nobody else has any.
+    """
     while arrays:
         arrays.pop()

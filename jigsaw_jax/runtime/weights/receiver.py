@@ -21,6 +21,7 @@ from jigsaw_jax.runtime.weights import delta, manifest
 from jigsaw_jax.runtime.weights.arena import Arena
 from jigsaw_jax.runtime.weights.carriers.carrier import Carrier
 from jigsaw_jax.runtime.weights.checksum import checksum
+from jigsaw_jax.runtime.weights.cores import num_threads
 from jigsaw_jax.runtime.weights.errors import (
     BaseVersionError,
     CarrierError,
@@ -47,7 +48,7 @@ class Receiver:
       carriers: that offers may come through.
       keep_base: keep a copy on the host, on CPU the arrays' own memory, so that offers
         may be differences.
-      threads: that fetch, check and copy; fewer leave more to decoding beside them.
+      threads: that fetch, check and copy; 0 takes half of the cores.
       clock: of the deadlines.
 
     Attributes:
@@ -61,7 +62,7 @@ class Receiver:
         carriers: Sequence[Carrier],
         *,
         keep_base: bool = False,
-        threads: int = 2,
+        threads: int = 0,
         clock: Clock,
     ) -> None:
         flat, self._structure = jax.tree_util.tree_flatten_with_path(wanted)
@@ -69,7 +70,7 @@ class Receiver:
         self._run = run
         self._carriers = {carrier.name: carrier for carrier in carriers}
         self._keep_base = keep_base
-        self._threads = threads
+        self._threads = threads or num_threads()
         self._clock = clock
         self._arena = Arena()
         self._boxes = [local_boxes(leaf) for _, leaf in self._wanted]

@@ -2,8 +2,8 @@
 
 Trains configs/bench/memory.gin, in one process and then on `local:3`, and reads the
 memory of every process of it as updates go by: controller, learner, samplers, rewards
-and, where it runs, Ray. Shared memory and files that are mapped don't count: they are
-bounded by Cluster.store_bytes and by the files.
+and, where it runs, Ray. Shared memory that it has mapped counts, as old weights would
+lie there; files that are mapped don't.
 
 What is lost shows in the floor: the least that was read in each of ten spans of
 updates, since a step's buffers come and go above it. A line is laid through the floors
@@ -27,6 +27,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 EVERY_S = 1.0
 WARM_UP = 1 / 3
 SPANS = 10
+# Of /proc/PID/status.
+KINDS = ("RssAnon", "RssShmem")
 RAY = ("raylet", "gcs_server", "plasma", "ray::", "ray/_private")
 
 
@@ -107,10 +109,11 @@ def memory(root: int, names: dict[int, str]) -> Iterator[tuple[str, float]]:
         with contextlib.suppress(OSError, KeyError):
             if descends(pid, root, parents):
                 fields = (pathlib.Path("/proc") / str(pid) / "status").read_text()
+                own = [fields.partition(f"{kind}:")[2].split() for kind in KINDS]
                 # One that has ended and was not waited for has none.
-                anonymous = fields.partition("RssAnon:")[2].split()
-                if anonymous:
-                    yield f"{name(pid, names)} {pid}", int(anonymous[0]) / 1e3
+                if all(own):
+                    kilobytes = sum(int(words[0]) for words in own)
+                    yield f"{name(pid, names)} {pid}", kilobytes / 1e3
 
 
 def descends(pid: int, root: int, parents: dict[int, int]) -> bool:

@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import sys
+from typing import Any
 
 TOLERANCE = 1e-6
 
@@ -43,21 +44,21 @@ def main() -> int:
 
 
 class Replay:
-    """A run's parts in this process."""
+    """A run's parts in this process; settings that it did not write down are given."""
 
-    def __init__(self, run_dir: pathlib.Path) -> None:
+    def __init__(self, run_dir: pathlib.Path, train: Any = None) -> None:
         from jigsaw_jax import config
         from jigsaw_jax.runtime.build import build
         from jigsaw_jax.runtime.devices import prepare_devices
 
-        train = config.load([str(run_dir / "config.gin")]).train
+        train = train or config.load([str(run_dir / "config.gin")]).train
         mesh = dataclasses.replace(train.mesh, shared=True)
         self.dir, self.train = run_dir, dataclasses.replace(train, mesh=mesh)
         prepare_devices(mesh)
         self.parts = build(self.train)
 
     def first(self):
-        """The weights that the run began with."""
+        """The weights of now: before `run`, those that the run began with."""
         return self.parts.learner.export_params()
 
     def weights(self, run_dir: pathlib.Path, step: int):
@@ -82,27 +83,33 @@ class Replay:
         for update, path in enumerate(paths):
             rows = [json.loads(line) for line in path.read_text().splitlines()]
             orders[update] = list(dict.fromkeys(row["order"] for row in rows))
-        groups = self.sample([o for order in orders.values() for o in order])
-        recorded = {}
-        for update in orders:
-            recorded |= figures.tokens(self.dir, update)
-        is_same = recorded == {
-            tuple(sample.id): [
-                (list(s.tokens), list(s.versions)) for s in sample.segments
-            ]
-            for group in groups.values()
-            for sample in group.samples
-        }
-        learner.begin_round(0)
-        for update, order in orders.items():
-            for position in order:
-                learner.accumulate([groups[position]], update)
-            learner.step(update)
+        pipeline = self.train.pipeline
+        per_round = pipeline.groups_per_round // pipeline.groups_per_update
+        is_same = True
+        for version in range(-(-len(orders) // per_round)):
+            first = version * per_round
+            updates = [u for u in range(first, first + per_round) if u in orders]
+            groups = self.sample([o for u in updates for o in orders[u]], version)
+            recorded = {}
+            for update in updates:
+                recorded |= figures.tokens(self.dir, update)
+            is_same &= recorded == {
+                tuple(sample.id): [
+                    (list(s.tokens), list(s.versions)) for s in sample.segments
+                ]
+                for group in groups.values()
+                for sample in group.samples
+            }
+            learner.begin_round(version)
+            for update in updates:
+                for position in orders[update]:
+                    learner.accumulate([groups[position]], update)
+                learner.step(update)
         last = self.weights(self.dir, len(orders))
         return largest(learner.export_params(), last), len(orders), is_same
 
-    def sample(self, positions: list[int]) -> dict:
-        """Groups of the first weights by position, alone in the engine."""
+    def sample(self, positions: list[int], version: int) -> dict:
+        """Groups of the weights of now by position, alone in the engine."""
         from jigsaw_jax.records import Group, GroupId, SampleId
         from jigsaw_jax.reward.score import score
         from jigsaw_jax.runtime.evaluation import completion_text
@@ -111,7 +118,7 @@ class Replay:
 
         train, parts = self.train, self.parts
         params = parts.engine.load_params(parts.channel.send(self.first()))
-        loop = SampleLoop(parts.engine, params, 0)
+        loop = SampleLoop(parts.engine, params, version)
         prompts = {position: parts.source.prompt(position) for position in positions}
         size = range(train.pipeline.samples_per_group)
         for prompt in prompts.values():

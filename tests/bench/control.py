@@ -20,6 +20,7 @@ import pstats
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from jigsaw_jax import config, records
@@ -61,7 +62,7 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--profile", action="store_true")
     args = parser.parse_args()
-    train = train_of(args)
+    train = train_of(args, WARM_UP + args.updates, args.slots, args.set)
     meter = Meter()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="jigsaw-control-"))
     crew: Any = Crew(train, args, meter)
@@ -84,10 +85,10 @@ def main() -> int:
     return report(args, meter)
 
 
-def train_of(args):
+def train_of(args, updates: int, slots: int, extra: Sequence[str]):
     """The demo's problems, with as much under way as so many hosts need."""
     sets = [
-        f"Train.updates = {WARM_UP + args.updates}",
+        f"Train.updates = {updates}",
         "WarmUp.updates = 0",
         "Pipeline.mode = 'async'",
         f"Pipeline.groups_per_round = {args.groups_per_update}",
@@ -95,10 +96,10 @@ def train_of(args):
         f"Pipeline.samples_per_group = {args.samples}",
         "Pipeline.staleness_max = 2",
         "Pipeline.admission = 'fifo'",
-        f"Sampler.slots = {args.slots}",
+        f"Sampler.slots = {slots}",
         "Evaluation.every = -1",
         "Store.checkpoint_every = 1000000",
-        *args.set,
+        *extra,
     ]
     return config.load(["configs/demo.gin"], sets).train
 

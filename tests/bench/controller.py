@@ -27,7 +27,6 @@ from unittest import mock
 
 import ray
 
-from jigsaw_jax import config
 from jigsaw_jax.records import GroupId, SampleFinished, SampleScored
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.cluster import actor
@@ -37,6 +36,7 @@ from jigsaw_jax.runtime.control import Control
 from jigsaw_jax.runtime.progress import Progress
 from jigsaw_jax.runtime.record import Record
 from jigsaw_jax.schedule.pipeline import Pipeline
+from tests.bench import control
 from tests.bench.controller_hosts import Handle, Hosts, Load
 
 CORES_MAX = 0.5
@@ -44,6 +44,7 @@ LATENCY_MAX_S = 0.050
 REFERENCE_BYTES_MAX = 2048
 # Updates that are not counted.
 WARM_UP = 10
+CLUSTER = ("Cluster.store_bytes = 100_000_000", "Cluster.heartbeat_s = 60.0")
 
 
 def main() -> int:
@@ -65,32 +66,16 @@ def main() -> int:
     profiles = profile() if args.profile else []
     where = f"local:{args.hosts + 1}"
     runtime = ClusterRuntime(
-        train_of(args), where, run_dir=folder / "run", resume=False, operative=""
+        control.train_of(args, WARM_UP + args.updates, 128, CLUSTER),
+        where,
+        run_dir=folder / "run",
+        resume=False,
+        operative="",
     )
     assert runtime.run() == 0
     for one in profiles:
         pstats.Stats(one).sort_stats("tottime").print_stats(32)
     return report(args, watch, folder)
-
-
-def train_of(args):
-    """The demo's problems, with as much under way as so many hosts need."""
-    sets = [
-        f"Train.updates = {WARM_UP + args.updates}",
-        "WarmUp.updates = 0",
-        "Pipeline.mode = 'async'",
-        f"Pipeline.groups_per_round = {args.groups_per_update}",
-        f"Pipeline.groups_per_update = {args.groups_per_update}",
-        f"Pipeline.samples_per_group = {args.samples}",
-        "Pipeline.staleness_max = 2",
-        "Pipeline.admission = 'fifo'",
-        "Sampler.slots = 128",
-        "Evaluation.every = -1",
-        "Store.checkpoint_every = 1000000",
-        "Cluster.store_bytes = 100_000_000",
-        "Cluster.heartbeat_s = 60.0",
-    ]
-    return config.load(["configs/demo.gin"], sets).train
 
 
 def put(where, name, what):

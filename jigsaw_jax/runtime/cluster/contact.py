@@ -90,7 +90,8 @@ class Contact:
         except LineClosedError:
             # Whoever could want something of this process is gone.
             self._end()
-        except wire.WireError as error:
+        except BaseException as error:  # noqa: BLE001
+            # The outermost handler of this thread: the run must hear of it.
             self._fail(ThreadFailed("contact", error))
 
     def _serve(self, line: Line) -> None:

@@ -35,6 +35,7 @@ from jigsaw_jax.runtime.slice.log import DivergedError, Reader
 from jigsaw_jax.runtime.slice.loops import LOOP
 from jigsaw_jax.runtime.slice.peers import TELL, Peers
 from jigsaw_jax.runtime.threads import CommandThread, ThreadFailed
+from jigsaw_jax.runtime.weights.machines import machine
 from jigsaw_jax.sample.loop import SampleRequest
 from jigsaw_jax.settings import Train
 
@@ -393,8 +394,4 @@ _OF_ALL_HOSTS = frozenset(
 
 def home() -> str:
     """Equal for processes that share a monotonic clock and each other's pids."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return socket.gethostname()
+    return machine() or socket.gethostname()

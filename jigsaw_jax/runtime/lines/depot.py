@@ -109,7 +109,8 @@ class Depot:
                 while True:
                     head, body = line.receive()
                     self._answer(source, line, wire.from_bytes(head), body)
-        except wire.WireError as error:
+        except BaseException as error:  # noqa: BLE001
+            # The outermost handler of this thread: the run must hear of it.
             self._fail(ThreadFailed("depot", error))
         finally:
             line.close()

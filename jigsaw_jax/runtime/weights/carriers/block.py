@@ -9,7 +9,6 @@ import fcntl
 import functools
 import mmap
 import os
-import pathlib
 import subprocess
 import sys
 import weakref
@@ -113,19 +112,6 @@ class Blocks:
             os.close(file)
         self._maps[inode] = path, mapping
         return mapping
-
-
-@functools.cache
-def machine() -> str:
-    """This machine since its start, and its processes' numbers: equal where `use` can.
-
-    Empty where there is no /proc.
-    """
-    try:
-        start = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{start} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return ""
 
 
 @functools.cache

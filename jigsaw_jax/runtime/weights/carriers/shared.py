@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from jigsaw_jax.runtime.weights.arena import ALIGNMENT
-from jigsaw_jax.runtime.weights.carriers.block import Block, Blocks, machine
+from jigsaw_jax.runtime.weights.carriers.block import Block, Blocks
 from jigsaw_jax.runtime.weights.errors import CarrierError
+from jigsaw_jax.runtime.weights.machines import machine
 from jigsaw_jax.runtime.weights.piece import Piece, laid_out, split, write
 
 # Machine, process, descriptor, inode, number of the use.

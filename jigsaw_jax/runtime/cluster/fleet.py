@@ -199,7 +199,7 @@ class Fleet:
         hand.ask(self._clock.now_s(), self._linger_s)
 
     def flush(self) -> None:
-        """One call to each worker that has commands; for one thread at a time."""
+        """One frame to each worker that has commands; for one thread at a time."""
         while self._unsent.hands:
             self._unsent.hands.pop().flush()
         self._unsent.texts.clear()

@@ -23,6 +23,12 @@ SLICES = ("--sampler_type", "v5litepod-8", "--learner_type", "v5litepod-8")
 LEARNER, SAMPLER = "jigsaw-run-learner-0", "jigsaw-run-sampler-0"
 SERVING = "TPUV5sLitepodServingPerProjectPerZoneForTPUAPI"
 QUEUE = "compute tpus queued-resources"
+# Starts its arguments with Ctrl-C heeded, even where the tests run with it ignored.
+# (A function that Popen calls after a fork is refused in a process that runs JAX.)
+HEEDING_CTRL_C = (
+    "import os, signal, sys;"
+    "signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+)
 
 
 class Cloud:
@@ -462,13 +468,12 @@ def test_ctrl_c_in_an_install_ends_all_and_tries_nothing_again(cloud, number):
         )
     )
     script = subprocess.Popen(
-        [SCRIPTS / "up.sh", *WHERE, *SLICES],
+        [sys.executable, "-c", HEEDING_CTRL_C, SCRIPTS / "up.sh", *WHERE, *SLICES],
         env=os.environ
         | {"PATH": f"{cloud.bin}:{os.environ['PATH']}", "JIGSAW_POLL_S": "0"},
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline_s = time.monotonic() + 60
     while len(cloud.calls(" scp ")) < 2:

@@ -19,6 +19,7 @@ from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.weights import cutting, delta, snapshot
 from jigsaw_jax.runtime.weights.arena import Arena
 from jigsaw_jax.runtime.weights.carriers.carrier import Carrier
+from jigsaw_jax.runtime.weights.cores import give_way
 from jigsaw_jax.runtime.weights.cutting import Cut, Version
 from jigsaw_jax.runtime.weights.errors import CarrierError
 from jigsaw_jax.runtime.weights.manifest import ENCODINGS, Index, Manifest, Shard
@@ -204,7 +205,9 @@ class Sender:
             self._put.append((new.number, carrier, ticket))
             return key, ticket, _shards(cuts, sent, key)
 
-        with concurrent.futures.ThreadPoolExecutor(THREADS) as threads:
+        with concurrent.futures.ThreadPoolExecutor(
+            THREADS, initializer=give_way
+        ) as threads:
             done = list(threads.map(send, enumerate(new.batches())))
         shards: list[list[Shard]] = [[] for _ in new.taken.leaves]
         contents: dict[tuple[int, Index], str] = {}

@@ -30,6 +30,7 @@ from jigsaw_jax.runtime.payloads import Payloads
 from jigsaw_jax.runtime.progress import Progress
 from jigsaw_jax.runtime.record import Record
 from jigsaw_jax.runtime.scoring import ScoringDesk
+from jigsaw_jax.runtime.seat import Seat
 from jigsaw_jax.runtime.signals import Signals
 from jigsaw_jax.runtime.threads import ThreadFailed, arrivals
 from jigsaw_jax.schedule.batching import ON_SAMPLES, batches
@@ -118,15 +119,16 @@ class Control:
         return code
 
     def _run(self) -> int:
-        crew = self._crew = self._gather(
-            self._train,
-            self._record,
+        seat = Seat(
+            train=self._train,
+            record=self._record,
             clock=self._clock,
             progress=self._progress,
             payloads=self._payloads,
             post=self._events.put,
             published=self._report_publish,
         )
+        crew = self._crew = self._gather(seat)
         self._desk = ScoringDesk(
             crew.score,
             self._deliver_score,
@@ -379,9 +381,7 @@ class Control:
             self._progress.stop()
             self._crew.kill()
             os._exit(130)
-        self._progress.say(
-            "stopping: finishing the update and saving; Ctrl-C again stops now"
-        )
+        self.say("stopping: finishing the update and saving; Ctrl-C again stops now")
         self._events.put(records.StopRequested(now_s=self._clock.now_s()))
 
 

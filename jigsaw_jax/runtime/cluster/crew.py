@@ -24,25 +24,19 @@ from jigsaw_jax.runtime.cluster.roster import Roster
 from jigsaw_jax.runtime.cluster.shares import Shares
 from jigsaw_jax.runtime.evaluation import Evaluator
 from jigsaw_jax.runtime.inputs import Inputs
-from jigsaw_jax.runtime.payloads import Payloads
-from jigsaw_jax.runtime.record import Record
+from jigsaw_jax.runtime.seat import Seat
 from jigsaw_jax.sample.loop import SampleRequest
 from jigsaw_jax.schedule.pipeline import Pipeline
-from jigsaw_jax.settings import Train
 
 
 class ClusterCrew:
     """Processes on one host or many; see `runtime.crew.Crew`.
 
     Args:
-      train: the run.
-      record: its directory.
+      seat: where it works.
       fleet: the processes.
       roster: of this life of the control loop.
       problems: tokenizer and data.
-      payloads: takes word of completions.
-      post: takes events.
-      say: tells the person who waits.
 
     Attributes:
       pipeline: the state machine.
@@ -55,28 +49,20 @@ class ClusterCrew:
     """
 
     def __init__(
-        self,
-        train: Train,
-        record: Record,
-        *,
-        fleet: Fleet,
-        roster: Roster,
-        problems: Inputs,
-        payloads: Payloads,
-        post: Callable[[Any], None],
-        say: Callable[[str], None],
+        self, seat: Seat, *, fleet: Fleet, roster: Roster, problems: Inputs
     ) -> None:
+        train, record = seat.train, seat.record
         self._train = train
         self._record = record
         self._fleet = fleet
         self._roster = roster
-        self._post = post
+        self._post = seat.post
         self._pool = RewardPool(train.reward, on_failed=roster.fail)
         self._register = Register()
         self._guests = Guests(roster)
         per_round = train.pipeline.groups_per_round // train.pipeline.groups_per_update
         self._shares = Shares(per_round, self._hand_out)
-        self._stock = Stock(payloads, fleet.token, train.cluster.heartbeat_s)
+        self._stock = Stock(seat.payloads, fleet.token, train.cluster.heartbeat_s)
         self._ears = Ears(
             roster,
             register=self._register,
@@ -84,8 +70,8 @@ class ClusterCrew:
             shares=self._shares,
             stock=self._stock,
             journal=record.journal,
-            post=post,
-            say=say,
+            post=seat.post,
+            say=seat.progress.say,
         )
         self._ears.is_published = not record.vault.record.get("has_published", False)
         self._bases: dict[str, int] = {}

@@ -8,7 +8,6 @@ Head (Ray) > Fleet (processes) > one life of: Control > ClusterCrew > Roster
 import dataclasses
 import pathlib
 import shutil
-from collections.abc import Callable
 from typing import Any
 
 from jigsaw_jax.runtime import signals
@@ -18,9 +17,7 @@ from jigsaw_jax.runtime.cluster.head import Head
 from jigsaw_jax.runtime.control import Control
 from jigsaw_jax.runtime.crew import CrewLostError
 from jigsaw_jax.runtime.inputs import open_inputs
-from jigsaw_jax.runtime.payloads import Payloads
-from jigsaw_jax.runtime.progress import Progress
-from jigsaw_jax.runtime.record import Record
+from jigsaw_jax.runtime.seat import Seat
 from jigsaw_jax.settings import Train
 
 
@@ -69,36 +66,9 @@ class ClusterRuntime:
             told, Clock(), check=self._head.check, host=self._head.host
         )
 
-        def gather(
-            train: Train,
-            record: Record,
-            *,
-            clock: Clock,
-            progress: Progress,
-            payloads: Payloads,
-            post: Callable[[Any], None],
-            published: Callable[[int, float, float], None],
-        ) -> ClusterCrew:
-            roster = Roster(
-                train,
-                fleet,
-                head=self._head,
-                journal=record.journal,
-                clock=clock,
-                post=post,
-                published=published,
-                say=progress.say,
-            )
-            crew = ClusterCrew(
-                train,
-                record,
-                fleet=fleet,
-                roster=roster,
-                problems=problems,
-                payloads=payloads,
-                post=post,
-                say=progress.say,
-            )
+        def gather(seat: Seat) -> ClusterCrew:
+            roster = Roster(seat, fleet, self._head)
+            crew = ClusterCrew(seat, fleet=fleet, roster=roster, problems=problems)
             try:
                 crew.gather()
             except BaseException:

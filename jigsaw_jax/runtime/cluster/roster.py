@@ -210,6 +210,7 @@ class Roster:
         if self._tries > TRIES_MAX:
             self.fail(RuntimeError(f"weights don't reach {hand.name}: {reason}"))
         elif version == self._publishing.version:
+            self._say(f"weights are sent to {hand.name} again: {reason}")
             self.learner.command("again", version)
 
     def take_loaded(self, hand: Hand, version: int, end_s: float) -> None:

@@ -67,6 +67,7 @@ class ClusterRuntime:
         )
 
         def gather(seat: Seat) -> ClusterCrew:
+            seat.progress.say("starting the learner's and the samplers' processes")
             roster = Roster(seat, fleet, self._head)
             crew = ClusterCrew(seat, fleet=fleet, roster=roster, problems=problems)
             try:

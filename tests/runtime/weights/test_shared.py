@@ -1,5 +1,6 @@
 """Memory that both ends map: whole, unchanged as long as it is used, gone when not."""
 
+import errno
 import gc
 import json
 import os
@@ -12,8 +13,8 @@ import jax
 import numpy as np
 import pytest
 
-from jigsaw_jax.runtime.weights import CarrierError, CorruptError
-from jigsaw_jax.runtime.weights.carriers import block
+from jigsaw_jax.runtime.weights import CarrierError, CorruptError, cutting
+from jigsaw_jax.runtime.weights.carriers import block, shared
 from jigsaw_jax.runtime.weights.carriers.shared import SharedCarrier
 from jigsaw_jax.runtime.weights.piece import Piece
 from tests.runtime.weights import two_meshes as two
@@ -245,3 +246,51 @@ def test_a_sender_that_dies_between_pieces_leaves_those_that_were_taken():
 
 def test_processes_of_this_machine_can_share():
     assert block.can_share()
+
+
+def test_what_fitted_of_a_version_is_free_again_when_the_rest_went_another_way(
+    ends, monkeypatch
+):
+    monkeypatch.setattr(cutting, "PAYLOAD_BYTES", 200)
+    params, spare = two.learner_tree(), two.Memory("spare")
+    sender = two.sender(ends[0], spare, wanted=two.wanted_like(params))
+    left = iter([True, True])
+    made = block.Block
+
+    def short(num_bytes):
+        if not next(left, False):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return made(num_bytes)
+
+    monkeypatch.setattr(shared, "Block", short)
+    offer = sender.publish(params, 0)
+    assert {name for name, _ in offer.tickets.values()} == {"spare"}
+    (reason,) = sender.passed_over
+    assert "shared: no shared memory" in reason
+    assert "Too many open files" in reason
+    assert not ends[0]._used
+    receiver = two.receiver(params, ends[1], spare)
+    two.assert_same_bits(receiver.receive(offer), params)
+    # There is memory again: the next version goes the usual way.
+    monkeypatch.setattr(shared, "Block", made)
+    offer = sender.publish(params, 1)
+    assert {name for name, _ in offer.tickets.values()} == {"shared"}
+    assert sender.passed_over == ()
+    two.assert_same_bits(receiver.receive(offer), params)
+
+
+def test_a_receiver_without_a_file_left_says_so_and_asks_for_another_way(
+    ends, monkeypatch
+):
+    params, spare = two.learner_tree(), two.Memory("spare")
+    sender = two.sender(ends[0], spare, wanted=two.wanted_like(params))
+    receiver = two.receiver(params, ends[1], spare)
+    offer = sender.publish(params, 0)
+
+    def none(*_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(block, "_open", none)
+    with pytest.raises(CarrierError, match="Too many open files"):
+        receiver.receive(offer)
+    two.assert_same_bits(receiver.receive(offer, again=sender.again), params)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from jigsaw_jax.runtime.weights import piece
+from jigsaw_jax.runtime.weights.arena import Arena
 from jigsaw_jax.runtime.weights.checksum import checksum
 from jigsaw_jax.runtime.weights.piece import Piece
 
@@ -40,3 +41,11 @@ def test_a_box_of_hardly_anything_is_written_too(shape, monkeypatch):
     box.write(into_u8)
     assert (into_u8.view(np.uint16) == 7).all()
     assert box.checksum == checksum(into_u8)
+
+
+def test_values_that_lie_column_by_column_are_sent_row_by_row():
+    columns = np.asfortranarray(WHOLE)
+    box = Piece(WHOLE.shape, [(columns, (slice(None), slice(None)))])
+    (data_u8,) = piece.gather([box], Arena())
+    np.testing.assert_array_equal(data_u8, WHOLE.reshape(-1).view(np.uint8))
+    assert box.checksum == checksum(data_u8)

@@ -19,6 +19,7 @@ from jigsaw_jax.runtime.crew import CrewLostError
 from jigsaw_jax.runtime.inputs import open_inputs
 from jigsaw_jax.runtime.seat import Seat
 from jigsaw_jax.settings import Train
+from jigsaw_jax.store.run_dir import RunDir
 
 
 class ClusterRuntime:
@@ -49,9 +50,12 @@ class ClusterRuntime:
         self._resume = resume
         self._operative = operative
         self._head = Head(address, train)
+        self._has_dir = False
 
     def run(self) -> int:
         """Train; 0 when the run ended or was stopped, 1 when it can't go on."""
+        # Before Ray, whose start takes a while.
+        RunDir(self._run_dir).check_free()
         problems = open_inputs(self._train)
         # Ray has handlers of its own, and its import must not be cut off.
         with signals.leaving_at_once():
@@ -82,7 +86,8 @@ class ClusterRuntime:
         finally:
             fleet.close()
             self._head.close()
-            if not self._train.cluster.carrier_folder:
+            # In a directory that another run has, it would be that one's.
+            if self._has_dir and not self._train.cluster.carrier_folder:
                 shutil.rmtree(told.cluster.carrier_folder, ignore_errors=True)
 
     def _told(self) -> Train:
@@ -106,6 +111,7 @@ class ClusterRuntime:
                 operative=self._operative,
                 holds_state=False,
             )
+            self._has_dir = True
             try:
                 return control.run(is_stopping=is_stopping)
             except CrewLostError as error:

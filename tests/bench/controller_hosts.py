@@ -29,7 +29,7 @@ from jigsaw_jax.records import (
 )
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
-from jigsaw_jax.runtime.cluster import contact, offers
+from jigsaw_jax.runtime.cluster import contact, offers, tables
 from jigsaw_jax.runtime.cluster.contact import Contact
 from jigsaw_jax.runtime.cluster.outbox import Outbox
 from jigsaw_jax.runtime.lines.depot import Depot, read_keys
@@ -42,8 +42,7 @@ TICK_S = 0.005
 DECODE_S = 0.05
 TOKENS = 1500
 DIAL_S = 60.0
-FIELDS = ("worker", "uid", "draw", "sample", "num_tokens", "version", "finish")
-FORMS = json.dumps([["sample", *FIELDS], ["decode", "active", "tokens", "worker"]])
+FORMS = json.dumps([["decode", "active", "tokens", "worker"]])
 
 
 def failed(thread: ThreadFailed) -> None:
@@ -100,11 +99,16 @@ class Sampler:
         self.asked: tuple[float, float, float] | None = None
         self.first_s: float | None = None
         self.said: list[str] = []
+        self.rows: dict[str, list[Any]] = {kind: [] for kind in tables.ROWS}
         # Far from the controller, whose clock then has to be lined up with its own.
         self.say(f'["hello",0,"host-{rank}","elsewhere"]', time.monotonic())
 
     def say(self, text: str, now_s: float) -> None:
         self.said.append(text)
+        self.first_s = self.first_s or now_s
+
+    def tell(self, now_s: float, kind: str, *row: Any) -> None:
+        self.rows[kind].append(row)
         self.first_s = self.first_s or now_s
 
     # What it is told.
@@ -128,9 +132,9 @@ class Sampler:
     def admit(self, values) -> None:
         number, sample = values[:2]
         now_s = time.monotonic()
-        self.running.append((number, json.dumps(sample)[1:-1], sample[2], now_s))
+        self.running.append((number, sample[2], now_s))
         self.last_s = self.last_s or now_s
-        self.say(f'["started",{number},{now_s}]', now_s)
+        self.tell(now_s, "started", number, now_s)
 
     # What it does.
 
@@ -143,7 +147,7 @@ class Sampler:
             self.due -= int(self.due)
             if now_s - self.decoded_s > DECODE_S:
                 told = f"{self.decoded_s},{now_s},{len(self.running)},100"
-                self.said.append(f'["interval",1,"sampler",{told},"w"]')
+                self.said.append(f'["interval",0,"sampler",{told},"w"]')
                 self.decoded_s = now_s
         if self.asked is not None:
             asked_s, timeout_s, linger_s = self.asked
@@ -164,15 +168,17 @@ class Sampler:
         put = ["put", numbers, [len(self.payload)] * num]
         self.depot.send(wire.to_bytes(put), self.payload * num)
         for place in numbers:
-            number, names, index, start_s = self.running.popleft()
-            fields = f'"w",{names},{TOKENS},{self.version},"stop"'
-            self.said.append(f'["interval",0,"slot/w/03",{start_s},{now_s},{fields}]')
-            told = f"{now_s},{TOKENS},{self.version},false,{place}"
-            self.say(f'["finished",{number},{told}]', now_s)
-            score = f'[{float(index % 2)},{{"answer":1.0}},null]'
-            self.say(f'["score",{number},{score}]', now_s)
+            number, index, start_s = self.running.popleft()
+            span = 3, start_s, now_s
+            told = TOKENS, self.version, "stop"
+            self.tell(now_s, "finished", number, place, *span, *told)
+            score = float(index % 2), {"answer": 1.0}, None
+            self.tell(now_s, "scored", number, *score)
 
     def send(self, now_s: float) -> None:
+        told = tables.columns({kind: rows for kind, rows in self.rows.items() if rows})
+        if told:
+            self.said.append(wire.to_text(["samples", told]))
         head = (
             f'{{"epoch":{self.epoch},"now_s":{now_s},'
             f'"facts":{{"compilations":0,"timeouts":0}},"items":[{",".join(self.said)}],'
@@ -180,6 +186,7 @@ class Sampler:
         )
         self.line.send(head.encode())
         self.said, self.first_s, self.asked = [], None, None
+        self.rows = {kind: [] for kind in tables.ROWS}
 
 
 class Learner:

@@ -8,7 +8,7 @@ sampler --completion--> depot <--key-- learner
 import collections
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from jigsaw_jax.records import Group, GroupId, Prompt, SampleId, Score
 from jigsaw_jax.runtime import wire
@@ -46,8 +46,7 @@ class Held:
         self._unused.append(self.key)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Remote:
+class Remote(NamedTuple):
     """Where one completion is; in the place of a `Sample`.
 
     id: its identity.

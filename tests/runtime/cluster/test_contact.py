@@ -64,10 +64,10 @@ def test_commands_come_in_and_messages_go_out_when_asked_for():
     told = [wire.from_bytes(ends.batches.get(timeout=10)) for _ in range(2)]
     assert [batch[1][0][0] for batch in told] == ["before", "behind"]
     # Nobody has asked again.
-    ends.outbox.post("score", 1)
+    ends.outbox.post("say", "1")
     assert ends.board.ready(0.1) == []
     ends.hand.ask(0.0, 0.0)
-    assert ends.heard()["items"] == [["score", 1]]
+    assert ends.heard()["items"] == [["say", "1"]]
     assert not ends.failures
     ends.board.hang_up(ends.hand)
     assert ends.ended.wait(10.0)

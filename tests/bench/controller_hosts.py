@@ -96,7 +96,7 @@ class Sampler:
         self.running: collections.deque[tuple[Any, ...]] = collections.deque()
         self.version, self.places = 0, 0
         self.due, self.last_s, self.decoded_s = 0.0, 0.0, 0.0
-        self.asked: tuple[float, float, float] | None = None
+        self.credit, self.sent_s, self.waits_s = 0, time.monotonic(), (1.0, 0.0)
         self.first_s: float | None = None
         self.said: list[str] = []
         self.rows: dict[str, list[Any]] = {kind: [] for kind in tables.ROWS}
@@ -119,7 +119,8 @@ class Sampler:
             if name == contact.DO:
                 self.commands.take(body)
             else:
-                self.asked = (time.monotonic(), *values)
+                num, *self.waits_s = values
+                self.credit += num
 
     def load_weights(self, values) -> None:
         if self.depot is None:
@@ -149,13 +150,13 @@ class Sampler:
                 told = f"{self.decoded_s},{now_s},{len(self.running)},100"
                 self.said.append(f'["interval",0,"sampler",{told},"w"]')
                 self.decoded_s = now_s
-        if self.asked is not None:
-            asked_s, timeout_s, linger_s = self.asked
+        if self.credit:
+            timeout_s, linger_s = self.waits_s
             if self.first_s is None:
-                is_due = now_s - asked_s > timeout_s
+                is_due = now_s - self.sent_s > timeout_s
             else:
                 # As `Outbox.take` waits: behind the first message that it finds.
-                is_due = now_s - max(self.first_s, asked_s) > linger_s
+                is_due = now_s - max(self.first_s, self.sent_s) > linger_s
             if is_due:
                 self.send(now_s)
 
@@ -185,7 +186,8 @@ class Sampler:
             f'"forms":{FORMS},"named":0}}'
         )
         self.line.send(head.encode())
-        self.said, self.first_s, self.asked = [], None, None
+        self.said, self.first_s, self.sent_s = [], None, now_s
+        self.credit -= 1
         self.rows = {kind: [] for kind in tables.ROWS}
 
 

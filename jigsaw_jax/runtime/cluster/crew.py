@@ -113,6 +113,7 @@ class ClusterCrew:
             self._roster.lost,
             lambda failed: self._roster.fail(failed.error),
             self._roster.look_around,
+            self.flush,
         )
         self._roster.open(
             run_dir=str(self._record.path.absolute()),
@@ -143,7 +144,7 @@ class ClusterCrew:
             return [self._roster.joined(hand) for hand in hands]
 
     def flush(self) -> None:
-        """One call a worker for all effects of a turn."""
+        """One call a worker for all that it was to be told in a turn."""
         with self._roster.lock:
             self._fleet.flush()
 

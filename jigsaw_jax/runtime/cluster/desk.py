@@ -60,8 +60,8 @@ def wait_until_forsaken(
     idle_s, seen = 0.0, -1
     while idle_s < limit_s:
         threading.Event().wait(tick_s)
-        idle_s = idle_s + tick_s if outbox.num_taken == seen else 0.0
-        seen = outbox.num_taken
+        idle_s = idle_s + tick_s if outbox.num_asked == seen else 0.0
+        seen = outbox.num_asked
     end()
 
 

@@ -85,7 +85,6 @@ class Ears:
                 if reader is None:
                     raise wire.WireError(f"message must be known, got {kind!r}")
                 reader(self, hand, values, batch)
-            self._roster.flush()
 
     def _hear_nothing(self, hand: Hand, values: list[Any], batch: Batch) -> None:
         del hand, values, batch

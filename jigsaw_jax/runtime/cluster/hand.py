@@ -20,6 +20,8 @@ from jigsaw_jax.runtime.lines.line import Line
 
 # How long a worker holds an empty batch back.
 DRAIN_S = 1.0
+# Batches that a worker may send before it is asked again.
+CREDIT = 16
 
 
 @dataclasses.dataclass(eq=False)
@@ -58,7 +60,9 @@ class Hand:
     ticket: by which its line is known.
     line: to it, once it has come.
     life: reference that tells why its process has ended.
-    asked_s: since when its next batch is waited for.
+    asked_s: when it was last asked for batches.
+    heard_s: since when its next batch is waited for.
+    credit: batches that it was asked for and that have not come.
     others: processes of the slice behind the first, which is this one.
     first: of the slice, where this is one of the others.
     unsent: what all of the fleet hold back.
@@ -84,6 +88,8 @@ class Hand:
     line: Line | None = None
     life: Any = None
     asked_s: float = 0.0
+    heard_s: float = 0.0
+    credit: int = 0
     others: list["Hand"] = dataclasses.field(default_factory=list)
     first: "Hand | None" = None
     unsent: "Unsent" = dataclasses.field(default_factory=lambda: Unsent())
@@ -190,8 +196,23 @@ class Hand:
             "compilations": self.facts.get("compilations", 0),
         }
 
+    def heard(self, now_s: float, linger_s: float) -> None:
+        """A batch is here: ask for more when few are left, or now and then.
+
+        Being asked tells a worker that somebody hears it.
+        """
+        self.heard_s = now_s
+        self.credit -= 1
+        if self.credit <= CREDIT // 2 or now_s - self.asked_s >= DRAIN_S:
+            self.ask(now_s, linger_s)
+
     def ask(self, now_s: float, linger_s: float) -> None:
-        """Ask for a batch; what follows its first message so soon comes with it."""
+        """Ask for batches; what follows the first message of one so soon comes with it.
+
+        Args:
+          now_s: on the controller's clock.
+          linger_s: how soon.
+        """
         assert self.line is not None, "a process is asked when its line is there"
-        self.asked_s = now_s
-        self.line.post(contact.ask(DRAIN_S, linger_s))
+        num, self.asked_s, self.credit = CREDIT - self.credit, now_s, CREDIT
+        self.line.post(contact.ask(num, DRAIN_S, linger_s))

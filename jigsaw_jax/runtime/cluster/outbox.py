@@ -33,7 +33,7 @@ class Outbox:
     Attributes:
       clock: of this process.
       epoch: which life the messages belong to.
-      num_taken: how often the controller has asked for some.
+      num_asked: how often the controller has asked for some.
       facts: counts that travel with every batch.
     """
 
@@ -45,7 +45,8 @@ class Outbox:
         self._is_urgent = False
         self._named: dict[int, list[Any]] = {}
         self.epoch = epoch
-        self.num_taken = 0
+        self.num_asked = 0
+        self._num_taken = 0
         self.facts: Callable[[], dict[str, int]] = dict
 
     def begin(self, epoch: int) -> None:
@@ -100,7 +101,7 @@ class Outbox:
           has a number for `named` where messages name objects.
         """
         with self._changed:
-            self.num_taken += 1
+            self._num_taken += 1
             if self._changed.wait_for(lambda: self._is_urgent, timeout_s):
                 # The lock is free meanwhile, so that others can add to it.
                 self._changed.wait_for(lambda: False, linger_s)
@@ -122,8 +123,8 @@ class Outbox:
 
     def _name(self, refs: list[Any]) -> int:
         with self._changed:
-            self._named[self.num_taken] = refs
-        return self.num_taken
+            self._named[self._num_taken] = refs
+        return self._num_taken
 
     def named(self, number: int) -> list[Any]:
         """The objects that a batch names, once."""

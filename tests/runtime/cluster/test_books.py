@@ -573,6 +573,7 @@ def test_a_worker_ends_when_nobody_has_asked_it_for_so_long():
     args = outbox, 0.5, ended.set, 0.1
     threading.Thread(target=wait_until_forsaken, args=args, daemon=True).start()
     for _ in range(8):
-        outbox.take(0.1)
+        outbox.num_asked += 1
+        threading.Event().wait(0.1)
     assert not ended.is_set()
     assert ended.wait(10.0)

@@ -131,11 +131,11 @@ class Sampler:
         self.say(f'["loaded",{values[1]},{now_s}]', now_s)
 
     def admit(self, values) -> None:
-        number, sample = values[:2]
         now_s = time.monotonic()
-        self.running.append((number, sample[2], now_s))
         self.last_s = self.last_s or now_s
-        self.tell(now_s, "started", number, now_s)
+        for number, _, _, index, *_ in zip(*values[0], strict=True):
+            self.running.append((number, index, now_s))
+            self.tell(now_s, "started", number, now_s)
 
     # What it does.
 

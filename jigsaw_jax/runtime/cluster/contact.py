@@ -4,7 +4,8 @@
          --ask-> outbox --batch--> line     [thread "messages"]
 
 The controller asks for several batches ahead, and goes on asking as it has them: what
-it can't read yet stays here and travels together. What names objects of Ray's is fetched by a call of Ray's.
+it can't read yet stays here and travels together. What names objects of Ray's is
+fetched by a call of Ray's.
 """
 
 import contextlib

@@ -206,7 +206,6 @@ class Fleet:
         """One frame to each worker that has commands; for one thread at a time."""
         while self._unsent.hands:
             self._unsent.hands.pop().flush()
-        self._unsent.texts.clear()
 
     @property
     def _linger_s(self) -> float:

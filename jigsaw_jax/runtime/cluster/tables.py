@@ -1,12 +1,33 @@
-"""What a sampler says of its samples: a table for each thing that happens to them.
+"""What is told and said of samples: a table for each thing that happens to them.
 
-    rows, as they happen -> columns, a table each -> rows, checked a column at a time
+rows, as they happen -> columns, a table each -> rows, checked a column at a time
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jigsaw_jax.runtime import wire
+
+
+class Admitted(NamedTuple):
+    """An attempt that a sampler is to begin, or to go on with.
+
+    number: by which it is spoken of from now on.
+    uid: of the prompt, which is told with it.
+    draw: of the group.
+    sample: of the group.
+    attempt: which.
+    version: that it is admitted under.
+    is_resumed: whether it was stopped there and has tokens already.
+    """
+
+    number: int
+    uid: str
+    draw: int
+    sample: int
+    attempt: int
+    version: int
+    is_resumed: bool
 
 
 class Started(NamedTuple):
@@ -53,6 +74,14 @@ ROWS: dict[str, type] = {"started": Started, "finished": Finished, "scored": Sco
 _READERS = {kind: wire.rows_reader(row) for kind, row in ROWS.items()}
 
 
+read_admitted = wire.rows_reader(Admitted)
+
+
+def turned(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """Columns of rows that are of one length."""
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
 def columns(rows: Mapping[str, Sequence[Sequence[Any]]]) -> dict[str, list[Any]]:
     """Tables as plain values.
 
@@ -62,10 +91,7 @@ def columns(rows: Mapping[str, Sequence[Sequence[Any]]]) -> dict[str, list[Any]]
     Returns:
       Columns of each kind.
     """
-    return {
-        kind: [list(column) for column in zip(*told, strict=True)]
-        for kind, told in rows.items()
-    }
+    return {kind: turned(told) for kind, told in rows.items()}
 
 
 def read(tables: Any) -> dict[str, list[Any]]:
@@ -81,7 +107,9 @@ def read(tables: Any) -> dict[str, list[Any]]:
       WireError: a kind is not known, or a column not what it should be.
     """
     if type(tables) is not dict or not tables.keys() <= _READERS.keys():
-        raise wire.WireError(f"tables must be of {list(ROWS)}, got {str(tables)[:80]!r}")
+        raise wire.WireError(
+            f"tables must be of {list(ROWS)}, got {str(tables)[:80]!r}"
+        )
     return {
         kind: take(tables[kind]) if kind in tables else []
         for kind, take in _READERS.items()

@@ -44,18 +44,26 @@ from jigsaw_jax.runtime.cluster.offers import Weights
 from jigsaw_jax.runtime.cluster.outbox import Outbox
 from jigsaw_jax.runtime.cluster.places import (
     Held,
+    Letters,
     PayloadLostError,
     Remote,
     Stock,
     fetch,
     message,
+    read_prompt,
 )
 from jigsaw_jax.runtime.cluster.publishing import Publishing
 from jigsaw_jax.runtime.cluster.register import Register
 from jigsaw_jax.runtime.cluster.rig import Rig
 from jigsaw_jax.runtime.cluster.roster import Roster
 from jigsaw_jax.runtime.cluster.shares import Shares
-from jigsaw_jax.runtime.cluster.tables import Finished, Scored, Started
+from jigsaw_jax.runtime.cluster.tables import (
+    Admitted,
+    Finished,
+    Scored,
+    Started,
+    read_admitted,
+)
 from jigsaw_jax.runtime.intervals import Intervals
 from jigsaw_jax.runtime.lines.depot import DepotError
 from jigsaw_jax.runtime.lines.line import Line, LineClosedError
@@ -373,7 +381,8 @@ class Shelf:
 
 
 def test_groups_are_told_by_keys_and_come_whole_from_the_depot():
-    told = wire.from_bytes(wire.to_bytes(message([group(0, 2), group(1, 2)])))
+    letters, two = Letters(), [group(0, 2), group(1, 2)]
+    told = wire.from_bytes(wire.to_bytes(message(two, letters)))
     assert [places for _, _, _, places, _ in told] == [
         [["a/1", 0], ["a/1", 1]],
         [["a/1", 10], ["a/1", 11]],
@@ -382,6 +391,8 @@ def test_groups_are_told_by_keys_and_come_whole_from_the_depot():
     assert [one.id for one in groups] == [GroupId("u0", 0), GroupId("u1", 0)]
     tokens = [s.segments[0].tokens for one in groups for s in one.samples]
     assert tokens == [(0,), (1,), (10,), (11,)]
+    assert [one.prompt for one in groups] == [one.prompt for one in two]
+    assert [one.scores for one in groups] == [one.scores for one in two]
     with pytest.raises(PayloadLostError):
         fetch(told, Shelf("a/1"), 1.0)
 
@@ -527,14 +538,35 @@ def test_a_prompt_goes_along_once_in_every_batch_that_admits_samples_of_it():
     hand = Hand("sampler-0", "sample", 1, Place(), sent)
     hand.attach(sent)
     asked = Prompt(uid="u", tokens=(1,), text="", answer="", task="")
+    letters = Letters()
+    rows = [Admitted(9 + index, "u", 0, index, 0, 3, False) for index in range(2)]
     for _ in range(2):
-        for index in range(2):
-            hand.prompt(asked)
-            hand.command("admit", [index])
+        for row in rows:
+            hand.admit(row, letters.write(asked))
         hand.flush()
-    prompt = ["prompt", [wire.to_text(wire.plain(asked))], 0, 0]
-    samples = [["admit", [[index]], 0, 0] for index in range(2)]
-    assert sent.batches == [[n, [prompt, *samples]] for n in (1, 2)]
+    first, second = sent.batches
+    assert first[1] == second[1]
+    (name, [texts], *_), (kind, [columns], *_) = first[1]
+    assert (name, [read_prompt(text) for text in texts]) == ("prompts", [asked])
+    assert (kind, read_admitted(columns)) == ("admit", rows)
+
+
+def test_admissions_keep_their_place_among_other_commands():
+    sent = Sent()
+    hand = Hand("sampler-0", "sample", 1, Place(), sent)
+    hand.attach(sent)
+    one, other = (Admitted(number, "u", 0, number, 0, 3, False) for number in (1, 2))
+    hand.admit(one, "text")
+    hand.command("cancel", 7)
+    hand.admit(other, "text")
+    hand.flush()
+    assert [command[0] for command in sent.batches[0][1]] == [
+        "prompts",
+        "admit",
+        "cancel",
+        "admit",
+    ]
+    assert read_admitted(sent.batches[0][1][3][1][0]) == [other]
 
 
 def test_commands_wait_for_the_line_and_those_with_objects_go_by_ray():

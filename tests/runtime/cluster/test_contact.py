@@ -143,7 +143,7 @@ def test_a_line_that_is_full_is_emptied_when_the_worker_reads_again():
     text = "x" * (1 << 20)
     for _ in range(20):
         # Returns though nobody reads: the control loop waits for no worker.
-        ends.hand.command("prompt", text)
+        ends.hand.command("begin", text)
         ends.hand.flush()
     assert ends.hand.line.has_unsent
     gate.set()

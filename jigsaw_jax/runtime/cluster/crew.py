@@ -13,7 +13,7 @@ from typing import Any
 from jigsaw_jax import records
 from jigsaw_jax.records import Event, Group, GroupId, Prompt, Sample, SampleId, Score
 from jigsaw_jax.reward.pool import RewardPool
-from jigsaw_jax.runtime import wire
+from jigsaw_jax.runtime import collector, wire
 from jigsaw_jax.runtime.cluster.ears import Ears
 from jigsaw_jax.runtime.cluster.fleet import Fleet
 from jigsaw_jax.runtime.cluster.guests import Guests
@@ -275,6 +275,8 @@ class ClusterCrew:
         """Have the learner commit its state with this record."""
         with self._roster.lock:
             self._roster.learner.command("save", updates, record, is_final)
+        # A small run makes so few records that the collector would not look by itself.
+        collector.tidy()
 
     def take_metrics(self, update: int) -> dict[str, float]:
         """The learner's numbers of an update."""

@@ -164,8 +164,9 @@ class ClusterCrew:
                     self._cancel(effect.id, effect.attempt, known.worker)
                     is_resumed = False
             number = self._register.admit(effect.id, effect.attempt, hand.worker)
-            told = *effect.id, effect.attempt, effect.version, is_resumed
-            hand.admit(Admitted(number, *told), self._letters.write(prompt))
+            told = effect.attempt, effect.version, is_resumed
+            row = Admitted(number, effect.id.uid, *effect.id[1:], *told)
+            hand.admit(row, self._letters.write(prompt))
 
     def cancel(self, effect: records.CancelSample) -> None:
         """Stop an attempt."""

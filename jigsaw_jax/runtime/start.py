@@ -5,13 +5,14 @@ import dataclasses
 from collections.abc import Callable
 
 from jigsaw_jax.data.source import PromptSource
+from jigsaw_jax.records import Sample
 from jigsaw_jax.reward.pool import RewardPool
 from jigsaw_jax.reward.sandbox.client import check_isolation
 from jigsaw_jax.runtime.build import Parts, build, side_by_side
 from jigsaw_jax.runtime.evaluation import Evaluator
 from jigsaw_jax.runtime.learner import LearnerWorker
 from jigsaw_jax.runtime.publisher import Publisher
-from jigsaw_jax.runtime.sampler import SamplerWorker
+from jigsaw_jax.runtime.sampler import SamplerWorker, Span, log_slot
 from jigsaw_jax.runtime.seat import Seat
 from jigsaw_jax.runtime.threads import ThreadFailed, Turns
 from jigsaw_jax.sample.loop import SampleLoop
@@ -101,13 +102,18 @@ def _team(seat: Seat, pool: RewardPool) -> Team:
     parts.learner.run_shapes()
     turns = Turns(is_shared=train.mesh.shared)
     journal = seat.record.journal
+
+    def keep(sample: Sample, span: Span) -> None:
+        log_slot(journal, sample, span)
+        seat.payloads.add_sample(sample)
+
     shared = {"turns": turns, "journal": journal, "clock": clock, "post": seat.post}
     return Team(
         parts=parts,
         pool=pool,
         pipeline=pipeline,
         loop=loop,
-        sampler=SamplerWorker(train, loop, keep=seat.payloads.add_sample, **shared),
+        sampler=SamplerWorker(train, loop, keep=keep, **shared),
         learner=LearnerWorker(parts.learner, is_published=first is None, **shared),
         publisher=publisher,
         evaluator=Evaluator(train, parts.held_out, parts.tokenizer, pool.submit),

@@ -315,8 +315,7 @@ class Control:
 
     def _evaluate_idle(self, when: str) -> None:
         """Evaluate and wait, with nothing else at work."""
-        crew = self._crew
-        evaluator = crew.evaluator
+        crew, evaluator = self._crew, self._crew.evaluator
         if self._train.evaluation.every < 0 or not evaluator.num_requests:
             return
         result = evaluator.result(crew.sample_idle(evaluator.requests()))
@@ -346,10 +345,8 @@ class Control:
     def _log_evaluation(self, scored: EvaluationScored) -> None:
         self._is_evaluating = False
         self._record.evaluated(scored.updates, scored.result)
-        self._progress.say(
-            f"held-out accuracy after {scored.updates} updates: "
-            f"{scored.result.accuracy:.3f}"
-        )
+        accuracy = f"{scored.result.accuracy:.3f}"
+        self.say(f"held-out accuracy after {scored.updates} updates: {accuracy}")
 
     # The end.
 
@@ -381,7 +378,10 @@ class Control:
             self._progress.stop()
             self._crew.kill()
             os._exit(130)
-        self.say("stopping: finishing the update and saving; Ctrl-C again stops now")
+        self.say(
+            "stopping: finishing the update and saving, from where the same command "
+            "goes on; Ctrl-C again stops now"
+        )
         self._events.put(records.StopRequested(now_s=self._clock.now_s()))
 
 

@@ -71,7 +71,8 @@ class ClusterRuntime:
         )
 
         def gather(seat: Seat) -> ClusterCrew:
-            seat.progress.say("starting the learner's and the samplers' processes")
+            who = "another learner" if fleet.epoch else "the learner and the samplers"
+            seat.progress.say(f"starting {who}")
             roster = Roster(seat, fleet, self._head)
             crew = ClusterCrew(seat, fleet=fleet, roster=roster, problems=problems)
             try:

@@ -60,6 +60,9 @@ class LearnerDuty:
       fail: takes what a thread died of.
     """
 
+    # The carriers that the last version could not go by.
+    _passed_over: tuple[str, ...] = ()
+
     def __init__(
         self,
         train: Train,
@@ -108,7 +111,6 @@ class LearnerDuty:
         self._worker.thread.start()
         ways = carriers.make(train.cluster, clock=clock)
         self._tries = (-1, 0)
-        self._passed_over: tuple[str, ...] = ()
         self._lent: list[Any] = []
         # A number in the name keeps the versions of an earlier life apart.
         self._run = f"{run_dir}#{outbox.epoch}"

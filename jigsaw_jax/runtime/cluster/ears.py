@@ -22,7 +22,7 @@ from jigsaw_jax.runtime.cluster.register import Register
 from jigsaw_jax.runtime.cluster.roster import Roster
 from jigsaw_jax.runtime.cluster.shares import Shares
 from jigsaw_jax.runtime.intervals import Intervals, log_sample
-from jigsaw_jax.runtime.lines.depot import read_address
+from jigsaw_jax.runtime.lines.depot import Key, read_address
 
 
 class Ears:
@@ -155,7 +155,7 @@ class Ears:
         self._post(event)
 
     def _finished(self, hand: Hand, row: tables.Finished) -> None:
-        held = self._stock.hold((hand.worker, row.place))
+        held = self._stock.hold(Key(hand.worker, row.place))
         known = self._register.from_worker(row.number, hand.worker)
         if known is None:
             return

@@ -65,7 +65,7 @@ from jigsaw_jax.runtime.cluster.tables import (
     read_admitted,
 )
 from jigsaw_jax.runtime.intervals import Intervals
-from jigsaw_jax.runtime.lines.depot import DepotError
+from jigsaw_jax.runtime.lines.depot import DepotError, Key
 from jigsaw_jax.runtime.lines.line import Line, LineClosedError
 from jigsaw_jax.runtime.payloads import Payloads
 from jigsaw_jax.runtime.publisher import Publisher
@@ -99,7 +99,7 @@ def group(order, num=1, unused=None):
             attempt=0,
             num_sampled=3,
             is_truncated=False,
-            held=Held(("a/1", 10 * order + index), unused),
+            held=Held(Key("a/1", 10 * order + index), unused),
         )
         for index in range(num)
     )
@@ -198,7 +198,7 @@ def test_what_is_said_twice_late_or_by_another_is_counted_and_changes_nothing():
     assert register.num_ignored == 6
     assert payloads.sample(one, 1).held.key == ("a/1", 77)
     # Of those that nobody heard of the depot is told; the first is still wanted.
-    assert ears._stock.take_unused() == [("a/1", 77), ("a/1", 78), ("a/2", 79)]
+    assert ears._stock.take_unused() == [["a/1", "a/1", "a/2"], [77, 78, 79]]
 
 
 def test_another_host_s_clock_is_lined_up_before_an_event_is_read():
@@ -384,8 +384,8 @@ def test_groups_are_told_by_keys_and_come_whole_from_the_depot():
     letters, two = Letters(), [group(0, 2), group(1, 2)]
     told = wire.from_bytes(wire.to_bytes(message(two, letters)))
     assert [places for _, _, _, places, _ in told] == [
-        [["a/1", 0], ["a/1", 1]],
-        [["a/1", 10], ["a/1", 11]],
+        [["a/1", "a/1"], [0, 1]],
+        [["a/1", "a/1"], [10, 11]],
     ]
     groups = fetch(told, Shelf(), 1.0)
     assert [one.id for one in groups] == [GroupId("u0", 0), GroupId("u1", 0)]
@@ -404,7 +404,7 @@ def test_a_completion_may_go_when_nobody_has_its_group_any_more():
     del one
     assert stock.take_unused() == []
     del other
-    assert sorted(stock.take_unused()) == [("a/1", 0), ("a/1", 1)]
+    assert [sorted(column) for column in stock.take_unused()] == [["a/1"] * 2, [0, 1]]
     assert stock.take_unused() == []
 
 

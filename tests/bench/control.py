@@ -2,8 +2,9 @@
 
 The whole control loop, its state machine and its logs run here, in one thread and
 without any process: simulated hosts answer in virtual time, each with messages of a few
-samples. So what is measured is what `tests.bench.controller` measures, without what
-carries the messages: no sockets, no Ray, no JSON of a batch.
+samples, as columns, and score them unasked. So what is measured is what
+`tests.bench.controller` measures, without what carries the messages: no sockets, no
+Ray, no JSON of a batch.
 
 Prints microseconds of processor time a group of each part. Exits 1 where all of them
 are more than --us_max. `--profile` shows where it goes, and adds to it.
@@ -12,7 +13,6 @@ are more than --us_max. `--profile` shows where it goes, and adds to it.
 import argparse
 import collections
 import cProfile
-import dataclasses
 import heapq
 import itertools
 import pathlib
@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from jigsaw_jax import config, records
 from jigsaw_jax.records import SampleId, Score
@@ -37,10 +37,13 @@ WARM_UP = 3
 MESSAGE_S = 0.025
 LEARNER_S = 0.005
 TOKENS = 1500
+FIELDS = ("worker", "uid", "draw", "sample", "num_tokens", "version", "finish")
+INTS, REALS = wire.reader(tuple[int, ...]), wire.reader(tuple[float, ...])
+SCORE = wire.reader(Score)
 PARTS = {
     "machine": "Pipeline.apply",
     "control": "carrying effects, batching, scoring desk",
-    "wire": "events and scores read, admissions made plain",
+    "wire": "messages read, admissions made plain",
     "payloads": "completions and scores kept",
     "lines": "intervals of the event log queued",
     "prompts": "problems read",
@@ -78,7 +81,7 @@ def main() -> int:
     )
     control._events = crew.feed
     metered(control, "_log_update", meter, "updates")
-    profile = cProfile.Profile(time.thread_time)
+    profile = cProfile.Profile()
     assert profile.runcall(control.run) == 0 if args.profile else control.run() == 0
     if args.profile:
         pstats.Stats(profile).sort_stats("tottime").print_stats(45)
@@ -163,9 +166,8 @@ def metered(where, name, meter, part):
     setattr(where, name, call)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Remote:
-    """Stands for a completion, as `cluster.remote.Remote` does."""
+class Remote(NamedTuple):
+    """Stands for a completion, as `cluster.places.Remote` does."""
 
     id: SampleId
     attempt: int
@@ -197,7 +199,7 @@ class Feed:
 
 
 class Host:
-    """One sampler: what it says in a message, as plain values."""
+    """One sampler: what it says in a message, as plain columns."""
 
     def __init__(self, samples_per_s):
         self.samples_per_s = samples_per_s
@@ -205,41 +207,28 @@ class Host:
         self.new, self.gone = [], set()
         self.due = self.last_s = 0.0
 
-    def begin(self, effect):
-        self.running.append(effect)
-        self.new.append(effect)
+    def begin(self, told):
+        self.running.append(told)
+        self.new.append(told[0])
 
     def say(self, now_s):
+        """Numbers of what has started; of what has finished; and scores of those."""
         self.due += (now_s - self.last_s) * self.samples_per_s
         self.last_s = now_s
         new, self.new = self.new, []
         num = min(int(self.due), len(self.running))
         self.due -= int(self.due)
         ended = [self.running.popleft() for _ in range(num)]
-        ended = [e for e in ended if (e.id, e.attempt) not in self.gone]
+        ended = [told for told in ended if told[0] not in self.gone]
+        numbers = [told[0] for told in ended]
+        versions = [told[3] for told in ended]
+        scores = [[float(told[1][2] % 2), {"answer": 1.0}, None] for told in ended]
+        times = [now_s - 1.0] * num, [now_s] * num
         return (
-            [wire.plain(started(effect, now_s)) for effect in new],
-            [wire.plain(finished(effect, now_s)) for effect in ended],
-            [wire.plain(score(effect)) for effect in ended],
+            (new, [now_s] * len(new)),
+            (numbers, *times, [TOKENS] * num, versions),
+            (numbers, scores),
         )
-
-
-def started(effect, now_s):
-    return records.SampleStarted(now_s=now_s, id=effect.id, attempt=effect.attempt)
-
-
-def finished(effect, now_s):
-    return records.SampleFinished(
-        now_s=now_s,
-        id=effect.id,
-        attempt=effect.attempt,
-        num_tokens=TOKENS,
-        version_min=effect.version,
-    )
-
-
-def score(effect):
-    return Score(value=float(effect.id.sample % 2), parts={"answer": 1.0})
 
 
 class Crew:
@@ -257,12 +246,15 @@ class Crew:
             train.pipeline,
             updates=train.updates,
             checkpoint_every=train.store.checkpoint_every,
+            asks_scores=False,
         )
         self.learner_busy, self.sampler_busy = collections.deque(), collections.deque()
         rate = args.groups_per_s * args.samples / args.hosts
         self.hosts = {f"host-{i}/1": Host(rate) for i in range(args.hosts)}
         self.turn = itertools.cycle(self.hosts)
-        self.scores = {}
+        # Who has which attempt, as `cluster.register` knows it.
+        self.known = {}
+        self.number_of = {}
         self.admitted = []
         # What the learner says, and when.
         self.answers: list[Any] = []
@@ -288,25 +280,28 @@ class Crew:
 
     def admit(self, effect, prompt):
         del prompt
-        self.admitted.append(effect)
+        number = next(self.numbers)
+        self.known[number] = effect.id, effect.attempt
+        self.number_of[effect.id] = number
+        told = number, effect.id, effect.attempt, effect.version, effect.is_resumed
+        self.admitted.append((effect.worker, told))
 
     def cancel(self, effect):
-        self.hosts[effect.worker].gone.add((effect.id, effect.attempt))
+        self.hosts[effect.worker].gone.add(self.number_of[effect.id])
+
+    def forget(self, group):
+        for index in range(self.args.samples):
+            del self.known[self.number_of.pop((*group, index))]
 
     def flush(self):
         """What is told to hosts is made plain, and they say that it has begun."""
         admitted, self.admitted = self.admitted, []
         before = self.meter.switch("wire")
-        for effect in admitted:
-            wire.plain(effect)
+        told = [(worker, wire.plain(values)) for worker, values in admitted]
         self.meter.switch("hosts")
-        for effect in admitted:
-            self.hosts[effect.worker].begin(effect)
+        for worker, values in told:
+            self.hosts[worker].begin(values)
         self.meter.switch(before)
-
-    def score(self, prompt, sample, receive):
-        del prompt
-        receive(self.scores.pop(sample.id))
 
     def accumulate(self, groups, update):
         ids = tuple(group.id for group in groups)
@@ -347,7 +342,7 @@ class Crew:
     def ignore(self, *_):
         pass
 
-    forget = whole = ignore
+    whole = score = ignore
 
     def nothing(self):
         return ()
@@ -370,42 +365,50 @@ class Crew:
             self.take(name, *message)
             self.meter.switch(before)
 
-    def take(self, name, started, finished, scores):
+    def take(self, name, started, finished, scored):
         """Read a message, as the thread does that listens."""
         self.meter.switch("wire")
-        started = [wire.read(records.SampleStarted, plain) for plain in started]
-        finished = [wire.read(records.SampleFinished, plain) for plain in finished]
-        scores = [wire.read(Score, plain) for plain in scores]
+        known = self.known
+        started = [
+            (*known[number], now_s)
+            for number, now_s in zip(INTS(started[0]), REALS(started[1]), strict=True)
+        ]
+        numbers, starts_s, ends_s, tokens, versions = finished
+        ids = [known[number] for number in INTS(numbers)]
+        tokens, versions = INTS(tokens), INTS(versions)
+        finished = [
+            (*one, num_tokens, version)
+            for one, num_tokens, version in zip(ids, tokens, versions, strict=True)
+        ]
+        numbers, plain = scored
+        scores = [
+            (*known[number], SCORE(score))
+            for number, score in zip(INTS(numbers), plain, strict=True)
+        ]
         self.meter.switch("payloads")
-        for event in finished:
-            self.payloads.add_sample(
-                Remote(
-                    id=event.id,
-                    attempt=event.attempt,
-                    num_sampled=event.num_tokens,
-                    is_truncated=False,
-                )
-            )
+        self.payloads.add_samples(
+            [Remote(one, attempt, num, False) for one, attempt, num, _ in finished]
+        )
+        self.payloads.add_scores(scores)
         self.meter.switch("lines")
-        for event in finished:
-            self.journal.interval(
-                f"slot/{name}/03",
-                "sample",
-                event.now_s - 1.0,
-                event.now_s,
-                worker=name,
-                uid=event.id.uid,
-                draw=event.id.draw,
-                sample=event.id.sample,
-                num_tokens=event.num_tokens,
-                version=event.version_min,
-                finish="stop",
+        track = f"slot/{name}/03"
+        rows = [
+            (track, start_s, end_s, name, *sample, num_tokens, version, "stop")
+            for (sample, _, num_tokens, version), start_s, end_s in zip(
+                finished, REALS(starts_s), REALS(ends_s), strict=True
             )
+        ]
+        if rows:
+            self.journal.intervals("sample", FIELDS, rows)
         self.meter.switch("control")
-        for event, score in zip(finished, scores, strict=True):
-            self.scores[event.id] = score
-        for event in (*started, *finished):
-            self.post(event)
+        self.post(
+            records.SamplesReported(
+                now_s=self.now_s,
+                started=started,
+                finished=finished,
+                scored=[(one, attempt, score.value) for one, attempt, score in scores],
+            )
+        )
 
 
 def report(args, meter):

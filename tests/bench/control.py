@@ -21,11 +21,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from jigsaw_jax import config, records
-from jigsaw_jax.records import SampleId, Score
-from jigsaw_jax.runtime import wire
+from jigsaw_jax.runtime.cluster import tables
+from jigsaw_jax.runtime.cluster.places import Stock
+from jigsaw_jax.runtime.cluster.reports import Reports
+from jigsaw_jax.runtime.cluster.tables import Admitted, Finished, Scored, Started
 from jigsaw_jax.runtime.control import Control
 from jigsaw_jax.runtime.inputs import open_inputs
 from jigsaw_jax.runtime.record import Record
@@ -37,15 +39,12 @@ WARM_UP = 3
 MESSAGE_S = 0.025
 LEARNER_S = 0.005
 TOKENS = 1500
-FIELDS = ("worker", "uid", "draw", "sample", "num_tokens", "version", "finish")
-INTS, REALS = wire.reader(tuple[int, ...]), wire.reader(tuple[float, ...])
-SCORE = wire.reader(Score)
 PARTS = {
     "machine": "Pipeline.apply",
     "control": "carrying effects, batching, scoring desk",
-    "wire": "messages read, admissions made plain",
+    "wire": "messages read, admissions made columns",
+    "reports": "who has which attempt, and what is told of it",
     "payloads": "completions and scores kept",
-    "lines": "intervals of the event log queued",
     "prompts": "problems read",
     "updates": "an update's record",
     "threads": "logs encoded and written",
@@ -166,15 +165,6 @@ def metered(where, name, meter, part):
     setattr(where, name, call)
 
 
-class Remote(NamedTuple):
-    """Stands for a completion, as `cluster.places.Remote` does."""
-
-    id: SampleId
-    attempt: int
-    num_sampled: int
-    is_truncated: bool
-
-
 class Feed:
     """The control loop's queue; whoever waits for it lets the hosts speak."""
 
@@ -199,36 +189,48 @@ class Feed:
 
 
 class Host:
-    """One sampler: what it says in a message, as plain columns."""
+    """One sampler: what it says in a message, as plain columns.
 
-    def __init__(self, samples_per_s):
+    Attributes:
+      worker: its life.
+      name: of it.
+      offset_s: of its clock.
+      gone: numbers that were cancelled.
+    """
+
+    def __init__(self, name, samples_per_s):
+        self.name, self.worker, self.offset_s = name, f"{name}/1", 0.0
         self.samples_per_s = samples_per_s
         self.running = collections.deque()
         self.new, self.gone = [], set()
         self.due = self.last_s = 0.0
+        self.places = itertools.count()
 
     def begin(self, told):
         self.running.append(told)
-        self.new.append(told[0])
+        self.new.append(told.number)
 
     def say(self, now_s):
-        """Numbers of what has started; of what has finished; and scores of those."""
         self.due += (now_s - self.last_s) * self.samples_per_s
         self.last_s = now_s
         new, self.new = self.new, []
         num = min(int(self.due), len(self.running))
         self.due -= int(self.due)
         ended = [self.running.popleft() for _ in range(num)]
-        ended = [told for told in ended if told[0] not in self.gone]
-        numbers = [told[0] for told in ended]
-        versions = [told[3] for told in ended]
-        scores = [[float(told[1][2] % 2), {"answer": 1.0}, None] for told in ended]
-        times = [now_s - 1.0] * num, [now_s] * num
-        return (
-            (new, [now_s] * len(new)),
-            (numbers, *times, [TOKENS] * num, versions),
-            (numbers, scores),
-        )
+        ended = [told for told in ended if told.number not in self.gone]
+        span = 3, now_s - 1.0, now_s, TOKENS
+        said = {
+            "started": [Started(number, now_s) for number in new],
+            "finished": [
+                Finished(told.number, next(self.places), *span, told.version, "stop")
+                for told in ended
+            ],
+            "scored": [
+                Scored(told.number, float(told.sample % 2), {"answer": 1.0}, None)
+                for told in ended
+            ],
+        }
+        return tables.columns({kind: rows for kind, rows in said.items() if rows})
 
 
 class Crew:
@@ -250,20 +252,24 @@ class Crew:
         )
         self.learner_busy, self.sampler_busy = collections.deque(), collections.deque()
         rate = args.groups_per_s * args.samples / args.hosts
-        self.hosts = {f"host-{i}/1": Host(rate) for i in range(args.hosts)}
+        hosts = [Host(f"host-{i}", rate) for i in range(args.hosts)]
+        self.hosts = {host.worker: host for host in hosts}
         self.turn = itertools.cycle(self.hosts)
-        # Who has which attempt, as `cluster.register` knows it.
-        self.known = {}
-        self.number_of = {}
-        self.admitted = []
+        self.admitted = collections.defaultdict(list)
         # What the learner says, and when.
         self.answers: list[Any] = []
         self.numbers = itertools.count()
         self.now_s = 0.0
 
     def gather(self, train, record, *, payloads, post, published, **_):
-        self.payloads, self.published = payloads, published
-        self.journal = record.journal
+        self.published = published
+        stock = Stock(payloads, "token", 1.0)
+        self.reports = Reports(
+            stock, self.feed.put, journal=record.journal, asks_scores=False
+        )
+        self.register = self.reports.register
+        for name in ("add_samples", "add_scores"):
+            metered(payloads, name, self.meter, "payloads")
         self.post = self.feed.put
         del post, train
         metered(self.pipeline, "apply", self.meter, "machine")
@@ -280,27 +286,28 @@ class Crew:
 
     def admit(self, effect, prompt):
         del prompt
-        number = next(self.numbers)
-        self.known[number] = effect.id, effect.attempt
-        self.number_of[effect.id] = number
-        told = number, effect.id, effect.attempt, effect.version, effect.is_resumed
-        self.admitted.append((effect.worker, told))
+        number = self.register.admit(effect.id, effect.attempt, effect.worker)
+        told = *effect.id, effect.attempt, effect.version, effect.is_resumed
+        self.admitted[effect.worker].append(Admitted(number, *told))
 
     def cancel(self, effect):
-        self.hosts[effect.worker].gone.add(self.number_of[effect.id])
+        known = self.register.find(effect.id, effect.attempt)
+        assert known is not None
+        self.hosts[effect.worker].gone.add(known.number)
 
     def forget(self, group):
-        for index in range(self.args.samples):
-            del self.known[self.number_of.pop((*group, index))]
+        self.register.end(group, self.args.samples)
 
     def flush(self):
-        """What is told to hosts is made plain, and they say that it has begun."""
-        admitted, self.admitted = self.admitted, []
+        """What hosts are told is turned, and they say that it has begun."""
         before = self.meter.switch("wire")
-        told = [(worker, wire.plain(values)) for worker, values in admitted]
+        for told in self.admitted.values():
+            tables.turned(told)
         self.meter.switch("hosts")
-        for worker, values in told:
-            self.hosts[worker].begin(values)
+        for worker, told in self.admitted.items():
+            for one in told:
+                self.hosts[worker].begin(one)
+        self.admitted.clear()
         self.meter.switch(before)
 
     def accumulate(self, groups, update):
@@ -313,6 +320,7 @@ class Crew:
 
     def step(self, effect):
         self.stepped = effect
+        self.reports.stock.take_unused()
         self.learned(
             lambda now_s: records.UpdateStepped(now_s=now_s, update=effect.update)
         )
@@ -362,53 +370,12 @@ class Crew:
             message = self.hosts[name].say(self.now_s)
             while self.answers and self.answers[0][0] <= self.now_s:
                 self.post(heapq.heappop(self.answers)[2](self.now_s))
-            self.take(name, *message)
+            self.meter.switch("wire")
+            rows = tables.read(message)
+            self.meter.switch("reports")
+            host: Any = self.hosts[name]
+            self.reports.hear(host, rows, self.now_s)
             self.meter.switch(before)
-
-    def take(self, name, started, finished, scored):
-        """Read a message, as the thread does that listens."""
-        self.meter.switch("wire")
-        known = self.known
-        started = [
-            (*known[number], now_s)
-            for number, now_s in zip(INTS(started[0]), REALS(started[1]), strict=True)
-        ]
-        numbers, starts_s, ends_s, tokens, versions = finished
-        ids = [known[number] for number in INTS(numbers)]
-        tokens, versions = INTS(tokens), INTS(versions)
-        finished = [
-            (*one, num_tokens, version)
-            for one, num_tokens, version in zip(ids, tokens, versions, strict=True)
-        ]
-        numbers, plain = scored
-        scores = [
-            (*known[number], SCORE(score))
-            for number, score in zip(INTS(numbers), plain, strict=True)
-        ]
-        self.meter.switch("payloads")
-        self.payloads.add_samples(
-            [Remote(one, attempt, num, False) for one, attempt, num, _ in finished]
-        )
-        self.payloads.add_scores(scores)
-        self.meter.switch("lines")
-        track = f"slot/{name}/03"
-        rows = [
-            (track, start_s, end_s, name, *sample, num_tokens, version, "stop")
-            for (sample, _, num_tokens, version), start_s, end_s in zip(
-                finished, REALS(starts_s), REALS(ends_s), strict=True
-            )
-        ]
-        if rows:
-            self.journal.intervals("sample", FIELDS, rows)
-        self.meter.switch("control")
-        self.post(
-            records.SamplesReported(
-                now_s=self.now_s,
-                started=started,
-                finished=finished,
-                scored=[(one, attempt, score.value) for one, attempt, score in scores],
-            )
-        )
 
 
 def report(args, meter):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jigsaw_jax.data.source import PromptSource
+from jigsaw_jax.records import Sample
 from jigsaw_jax.reward.pool import RewardPool
 from jigsaw_jax.reward.sandbox.client import check_isolation
 from jigsaw_jax.runtime.build import Parts, build, side_by_side
@@ -15,7 +16,7 @@ from jigsaw_jax.runtime.learner import LearnerWorker
 from jigsaw_jax.runtime.progress import Progress
 from jigsaw_jax.runtime.publisher import Publisher
 from jigsaw_jax.runtime.record import Record
-from jigsaw_jax.runtime.sampler import SamplerWorker
+from jigsaw_jax.runtime.sampler import SamplerWorker, Span, log_slot
 from jigsaw_jax.runtime.threads import ThreadFailed, Turns
 from jigsaw_jax.sample.loop import SampleLoop
 from jigsaw_jax.sample.warm_up import warm_up
@@ -125,13 +126,18 @@ def _team(
     # Behind the engine's, with which it may share devices.
     parts.learner.run_shapes()
     turns = Turns(is_shared=train.mesh.shared)
+
+    def keep_logged(sample: Sample, span: Span) -> None:
+        log_slot(record.journal, sample, span)
+        keep(sample)
+
     shared = {"turns": turns, "journal": record.journal, "clock": clock, "post": post}
     return Team(
         parts=parts,
         pool=pool,
         pipeline=pipeline,
         loop=loop,
-        sampler=SamplerWorker(train, loop, keep=keep, **shared),
+        sampler=SamplerWorker(train, loop, keep=keep_logged, **shared),
         learner=LearnerWorker(parts.learner, is_published=first is None, **shared),
         publisher=publisher,
         evaluator=Evaluator(train, parts.held_out, parts.tokenizer, pool.submit),

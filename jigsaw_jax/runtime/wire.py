@@ -238,13 +238,40 @@ def _record(hint: Any) -> Callable[[Any], Any]:
     return record
 
 
+@functools.cache
+def rows_reader(hint: Any) -> Callable[[Any], list[Any]]:
+    """What reads named tuples of a type from their columns, a column at a time.
+
+    Args:
+      hint: the type.
+
+    Returns:
+      Takes one list for each field and returns rows; raises as `read`.
+    """
+    hints = typing.get_type_hints(hint)
+    fields = [(_kept(hints[name]), reader(hints[name])) for name in hint._fields]
+    make = _maker(hint, hint._fields)
+
+    def rows(value: Any) -> list[Any]:
+        columns = []
+        told = read_list(value, len(fields))
+        for (kept, take), column in zip(fields, told, strict=True):
+            is_kept = kept.issuperset(map(type, read_list(column)))
+            columns.append(column if is_kept else list(map(take, column)))
+        if len(set(map(len, columns))) > 1:
+            raise _wrong(f"columns of {hint.__name__} of one length", value)
+        return list(map(make, zip(*columns, strict=True)))
+
+    return rows
+
+
 def _kept(hint: Any) -> frozenset[type]:
     """Types of which a value is read as it is."""
     arms = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     return _SCALARS.intersection(arms)
 
 
-def _maker(hint: Any, names: Sequence[str]) -> Callable[[list[Any]], Any]:
+def _maker(hint: Any, names: Sequence[str]) -> Callable[[Sequence[Any]], Any]:
     """What makes a record of all its fields, in order."""
     if issubclass(hint, tuple):
         return functools.partial(tuple.__new__, hint)
@@ -253,7 +280,7 @@ def _maker(hint: Any, names: Sequence[str]) -> Callable[[list[Any]], Any]:
     # Of a record that checks nothing. Its own constructor takes twice as long.
     setters = [getattr(hint, name).__set__ for name in names]
 
-    def make(items: list[Any]) -> Any:
+    def make(items: Sequence[Any]) -> Any:
         record = object.__new__(hint)
         for put, item in zip(setters, items, strict=True):
             put(record, item)

@@ -13,15 +13,16 @@ from typing import Any
 from jigsaw_jax import records
 from jigsaw_jax.records import Event, Group, GroupId, Prompt, Sample, SampleId, Score
 from jigsaw_jax.reward.pool import RewardPool
-from jigsaw_jax.runtime import wire
+from jigsaw_jax.runtime import collector, wire
 from jigsaw_jax.runtime.cluster.ears import Ears
 from jigsaw_jax.runtime.cluster.fleet import Fleet
 from jigsaw_jax.runtime.cluster.guests import Guests
 from jigsaw_jax.runtime.cluster.hand import Hand
-from jigsaw_jax.runtime.cluster.places import Stock, message
+from jigsaw_jax.runtime.cluster.places import Letters, Stock, message
 from jigsaw_jax.runtime.cluster.register import Register
 from jigsaw_jax.runtime.cluster.roster import Roster
 from jigsaw_jax.runtime.cluster.shares import Shares
+from jigsaw_jax.runtime.cluster.tables import Admitted
 from jigsaw_jax.runtime.evaluation import Evaluator
 from jigsaw_jax.runtime.inputs import Inputs
 from jigsaw_jax.runtime.payloads import Payloads
@@ -76,6 +77,7 @@ class ClusterCrew:
         self._guests = Guests(roster)
         per_round = train.pipeline.groups_per_round // train.pipeline.groups_per_update
         self._shares = Shares(per_round, self._hand_out)
+        self._letters = Letters()
         self._stock = Stock(payloads, fleet.token, train.cluster.heartbeat_s)
         self._ears = Ears(
             roster,
@@ -113,6 +115,7 @@ class ClusterCrew:
             self._roster.lost,
             lambda failed: self._roster.fail(failed.error),
             self._roster.look_around,
+            self.flush,
         )
         self._roster.open(
             run_dir=str(self._record.path.absolute()),
@@ -143,7 +146,7 @@ class ClusterCrew:
             return [self._roster.joined(hand) for hand in hands]
 
     def flush(self) -> None:
-        """One call a worker for all effects of a turn."""
+        """One call a worker for all that it was to be told in a turn."""
         with self._roster.lock:
             self._fleet.flush()
 
@@ -154,15 +157,16 @@ class ClusterCrew:
             if hand is None:
                 # Its loss is on its way to the pipeline, which then sends it again.
                 return
-            known = self._register.find(effect.id, effect.attempt)
             is_resumed = effect.is_resumed
-            if is_resumed and known is not None and known.worker != hand.worker:
-                self._cancel(effect.id, effect.attempt, known.worker)
-                is_resumed = False
+            if is_resumed:
+                known = self._register.find(effect.id, effect.attempt)
+                if known is not None and known.worker != hand.worker:
+                    self._cancel(effect.id, effect.attempt, known.worker)
+                    is_resumed = False
             number = self._register.admit(effect.id, effect.attempt, hand.worker)
-            hand.prompt(prompt)
-            told = effect.id, effect.attempt, effect.version, is_resumed
-            hand.command("admit", number, *told)
+            told = effect.attempt, effect.version, is_resumed
+            row = Admitted(number, effect.id.uid, *effect.id[1:], *told)
+            hand.admit(row, self._letters.write(prompt))
 
     def cancel(self, effect: records.CancelSample) -> None:
         """Stop an attempt."""
@@ -243,9 +247,12 @@ class ClusterCrew:
         self._shares.held = None
         own, helped = self._shares.hand(groups, has_helper=helper is not None)
         if own:
-            _hand_over(self._roster.learner, own, update)
+            self._hand_over(self._roster.learner, own, update)
         if helper is not None and helped:
-            _hand_over(helper, helped, update)
+            self._hand_over(helper, helped, update)
+
+    def _hand_over(self, hand: Hand, groups: Sequence[Group], update: int) -> None:
+        hand.command("accumulate", update, message(groups, self._letters))
 
     def step(self, effect: records.StepUpdate) -> None:
         """Step the optimizer, once the sums of a helper are in."""
@@ -269,6 +276,8 @@ class ClusterCrew:
         """Have the learner commit its state with this record."""
         with self._roster.lock:
             self._roster.learner.command("save", updates, record, is_final)
+        # A small run makes so few records that the collector would not look by itself.
+        collector.tidy()
 
     def take_metrics(self, update: int) -> dict[str, float]:
         """The learner's numbers of an update."""
@@ -287,6 +296,7 @@ class ClusterCrew:
         with self._roster.lock:
             for index in range(self._train.pipeline.samples_per_group):
                 self._register.drop(SampleId(*group, index))
+            self._letters.forget(group.uid)
 
     @property
     def num_timeouts(self) -> int:
@@ -378,7 +388,7 @@ class ClusterCrew:
         if hand.role == "help" and self._shares.helped:
             # Its sums are gone: the learner adds these groups, and then steps.
             update = self.pipeline.updates_done
-            _hand_over(self._roster.learner, list(self._shares.helped), update)
+            self._hand_over(self._roster.learner, list(self._shares.helped), update)
             step = self._shares.take_step()
             if step is not None:
                 self._roster.learner.command("step", wire.plain(step))
@@ -388,7 +398,3 @@ class ClusterCrew:
     def _sampler_joined(self, hand: Hand) -> None:
         del hand
         self._guests.joined()
-
-
-def _hand_over(hand: Hand, groups: Sequence[Group], update: int) -> None:
-    hand.command("accumulate", update, message(groups))

@@ -1,7 +1,7 @@
 """What the workers say, each message to whom it concerns; on the fleet's thread.
 
-started, finished, event, stepped -> control loop      weights, loaded -> roster
-score -> who asked for it                     sums -> learner's step, lent -> helper
+samples, event, stepped -> control loop                weights, loaded -> roster
+their scores -> who asked for them            sums -> learner's step, lent -> helper
 interval -> event log and busy times          guest, done -> who waits for them
 """
 
@@ -12,6 +12,7 @@ from typing import Any
 from jigsaw_jax import records
 from jigsaw_jax.records import Event, GroupId, Score
 from jigsaw_jax.runtime import wire
+from jigsaw_jax.runtime.cluster import tables
 from jigsaw_jax.runtime.cluster.batch import Batch
 from jigsaw_jax.runtime.cluster.guests import Guests
 from jigsaw_jax.runtime.cluster.hand import Hand
@@ -20,7 +21,7 @@ from jigsaw_jax.runtime.cluster.places import Remote, Stock
 from jigsaw_jax.runtime.cluster.register import Register
 from jigsaw_jax.runtime.cluster.roster import Roster
 from jigsaw_jax.runtime.cluster.shares import Shares
-from jigsaw_jax.runtime.intervals import Intervals
+from jigsaw_jax.runtime.intervals import Intervals, log_sample
 from jigsaw_jax.runtime.lines.depot import read_address
 
 
@@ -84,7 +85,6 @@ class Ears:
                 if reader is None:
                     raise wire.WireError(f"message must be known, got {kind!r}")
                 reader(self, hand, values, batch)
-            self._roster.flush()
 
     def _hear_nothing(self, hand: Hand, values: list[Any], batch: Batch) -> None:
         del hand, values, batch
@@ -98,16 +98,23 @@ class Ears:
         if event is not None:
             self._post(event)
 
-    def _hear_started(self, hand: Hand, values: list[Any], batch: Batch) -> None:
+    def _hear_samples(self, hand: Hand, values: list[Any], batch: Batch) -> None:
         del batch
-        number, now_s = values
-        known = self._register.from_worker(number, hand.worker)
+        rows = tables.read(*values)
+        # In the order in which each sample goes through them.
+        for row in rows["started"]:
+            self._started(hand, row)
+        for row in rows["finished"]:
+            self._finished(hand, row)
+        for row in rows["scored"]:
+            self._scored(hand, row)
+
+    def _started(self, hand: Hand, row: tables.Started) -> None:
+        known = self._register.from_worker(row.number, hand.worker)
         if known is not None:
             self._post(
                 records.SampleStarted(
-                    now_s=_REAL(now_s) + hand.offset_s,
-                    id=known.id,
-                    attempt=known.attempt,
+                    now_s=row.now_s + hand.offset_s, id=known.id, attempt=known.attempt
                 )
             )
 
@@ -147,45 +154,53 @@ class Ears:
             self._roster.learner.command("lend", self._shares.lending)
         self._post(event)
 
-    def _hear_finished(self, hand: Hand, values: list[Any], batch: Batch) -> None:
-        del batch
-        number, now_s, num_tokens, version_min, is_truncated, place = values
-        held = self._stock.hold((hand.worker, _INT(place)))
-        known = self._register.from_worker(number, hand.worker)
+    def _finished(self, hand: Hand, row: tables.Finished) -> None:
+        held = self._stock.hold((hand.worker, row.place))
+        known = self._register.from_worker(row.number, hand.worker)
         if known is None:
             return
         if known.is_finished:
             self._register.ignore()
             return
         known.is_finished, known.is_paused = True, False
+        end_s = row.end_s + hand.offset_s
         self._stock.payloads.add_sample(
             Remote(
                 id=known.id,
                 attempt=known.attempt,
-                num_sampled=_INT(num_tokens),
-                is_truncated=_BOOL(is_truncated),
+                num_sampled=row.num_tokens,
+                is_truncated=row.finish == _LENGTH,
                 held=held,
             )
         )
         self._post(
             records.SampleFinished(
-                now_s=_REAL(now_s) + hand.offset_s,
+                now_s=end_s,
                 id=known.id,
                 attempt=known.attempt,
-                num_tokens=num_tokens,
-                version_min=_INT(version_min),
+                num_tokens=row.num_tokens,
+                version_min=row.version_min,
             )
         )
+        log_sample(
+            self._journal,
+            f"{hand.name}/{row.lane:02d}",
+            (row.start_s + hand.offset_s, end_s),
+            sample_id=known.id,
+            num_tokens=row.num_tokens,
+            version=row.version_min,
+            finish=row.finish,
+            worker=hand.name,
+        )
 
-    def _hear_score(self, hand: Hand, values: list[Any], batch: Batch) -> None:
-        del batch
-        known = self._register.from_worker(values[0], hand.worker)
+    def _scored(self, hand: Hand, row: tables.Scored) -> None:
+        known = self._register.from_worker(row.number, hand.worker)
         if known is None:
             return
         if known.score is not None:
             self._register.ignore()
             return
-        known.score = _SCORE(values[1])
+        known.score = Score(value=row.value, parts=row.parts, failure=row.failure)
         if known.receive is not None:
             known.receive(known.score)
 
@@ -267,9 +282,7 @@ _HEARD: dict[str, Reader] = {
     "hello": Ears._hear_nothing,
     "event": Ears._hear_event,
     "stepped": Ears._hear_stepped,
-    "started": Ears._hear_started,
-    "finished": Ears._hear_finished,
-    "score": Ears._hear_score,
+    "samples": Ears._hear_samples,
     "guest": Ears._hear_guest,
     "interval": Ears._hear_interval,
     "weights": Ears._hear_weights,
@@ -283,8 +296,7 @@ _HEARD: dict[str, Reader] = {
     "leaving": Ears._hear_leaving,
 }
 _STEPPED = wire.reader(records.UpdateStepped)
-_SCORE = wire.reader(Score)
-_REAL, _INT, _BOOL = wire.reader(float), wire.reader(int), wire.reader(bool)
+_LENGTH = records.FinishReason.LENGTH.value
 _EVENTS: dict[str, Callable[[Any], Event]] = {
     cls.__name__: wire.reader(cls)
     for cls in (

@@ -8,7 +8,7 @@ sampler --completion--> depot <--key-- learner
 import collections
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from jigsaw_jax.records import Group, GroupId, Prompt, SampleId, Score
 from jigsaw_jax.runtime import wire
@@ -46,8 +46,7 @@ class Held:
         self._unused.append(self.key)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Remote:
+class Remote(NamedTuple):
     """Where one completion is; in the place of a `Sample`.
 
     id: its identity.
@@ -63,6 +62,32 @@ class Remote:
     num_sampled: int
     is_truncated: bool
     held: Held
+
+
+class Letters:
+    """Prompts as commands have them, each written once while its group is open.
+
+    For one thread at a time.
+    """
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+
+    def write(self, prompt: Prompt) -> str:
+        """The prompt as text."""
+        text = self._texts.get(prompt.uid)
+        if text is None:
+            text = self._texts[prompt.uid] = wire.to_text(wire.plain(prompt))
+        return text
+
+    def forget(self, uid: str) -> None:
+        """Nobody is told of this prompt, unless it is written again."""
+        self._texts.pop(uid, None)
+
+
+def read_prompt(text: Any) -> Prompt:
+    """The prompt that `Letters.write` wrote; a WireError where it is none."""
+    return wire.read(Prompt, wire.from_bytes(wire.read(str, text).encode()))
 
 
 class Stock:
@@ -114,15 +139,15 @@ class Stock:
             self._shelf.close()
 
 
-def message(groups: Iterable[Group]) -> list[Any]:
+def message(groups: Iterable[Group], letters: Letters) -> list[Any]:
     """Groups as a command names them."""
     return [
         [
-            wire.plain(group.id),
+            group.id,
             group.order,
-            wire.plain(group.prompt),
+            letters.write(group.prompt),
             [sample.held.key for sample in group.samples],
-            wire.plain(group.scores),
+            [[score.value, score.parts, score.failure] for score in group.scores],
         ]
         for group in groups
     ]
@@ -153,7 +178,7 @@ def fetch(groups: Any, shelf: Shelf, within_s: float) -> list[Group]:
         Group(
             id=wire.read(GroupId, group_id),
             order=wire.read(int, order),
-            prompt=wire.read(Prompt, prompt),
+            prompt=read_prompt(prompt),
             samples=tuple(wire.read_sample(next(found)) for _ in some),
             scores=tuple(wire.read(Score, score) for score in scores),
         )

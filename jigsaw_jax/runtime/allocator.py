@@ -17,6 +17,7 @@ from jigsaw_jax.settings import Train, sizes
 KEEP_FREED_BELOW = 500_000_000
 VARIABLE = "GLIBC_TUNABLES"
 OPTION = "glibc.malloc.hugetlb"
+ARENAS = "MALLOC_ARENA_MAX"
 # Names of mallopt(3), glibc's malloc.h.
 M_TRIM_THRESHOLD = -1
 M_MMAP_MAX = -4
@@ -47,8 +48,22 @@ def restart_with_huge_pages() -> None:
 
 def keep_freed_where_small(train: Train) -> None:
     """`keep_freed_memory`, where the run's own arrays are small."""
-    if sum(sizes.memory_bytes(train).values()) < KEEP_FREED_BELOW:
+    if _is_small(train):
         keep_freed_memory()
+
+
+def share_heap_where_small(train: Train) -> None:
+    """Have all threads of processes to come use one heap, where the arrays are small.
+
+    For workers, in which Ray starts threads before `keep_freed_memory` can be called:
+    glibc has given each a heap by then, and of every heap the most it ever held stays.
+    """
+    if _is_small(train):
+        os.environ.setdefault(ARENAS, "1")
+
+
+def _is_small(train: Train) -> bool:
+    return sum(sizes.memory_bytes(train).values()) < KEEP_FREED_BELOW
 
 
 def keep_freed_memory() -> bool:
@@ -67,4 +82,22 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
         options = ((M_ARENA_MAX, 1), (M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, LARGEST_INT))
         return all(mallopt(name, value) == 1 for name, value in options)
+    return False
+
+
+def give_back_freed() -> bool:
+    """Give pages of freed memory back to the system, wherever in the heap they lie.
+
+    Now and then a small block takes a part of the hole that a large one has left, and
+    the next large one makes the heap grow, though half of it is free: ever more
+    rarely, but without a bound. Memory that is used again costs 0.5 ms a MB.
+
+    Returns:
+      Whether the C library can; others than glibc have no such call.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+        return True
     return False

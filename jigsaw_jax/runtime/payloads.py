@@ -51,14 +51,20 @@ class Payloads:
 
         One of a freed prompt is let go.
         """
-        uid, draw, index = sample.id
+        self.add_samples((sample,))
+
+    def add_samples(self, samples: Iterable[Any]) -> None:
+        """The same of many."""
         with self._lock:
-            opened = self._groups.get((uid, draw))
-            if opened is None:
-                if uid not in self._prompts:
-                    return
-                opened = self._groups[uid, draw] = _Open()
-            opened.samples[index, sample.attempt] = sample
+            groups = self._groups
+            for sample in samples:
+                uid, draw, index = sample.id
+                opened = groups.get((uid, draw))
+                if opened is None:
+                    if uid not in self._prompts:
+                        continue
+                    opened = groups[uid, draw] = _Open()
+                opened.samples[index, sample.attempt] = sample
 
     def sample(self, sample_id: SampleId, attempt: int) -> Any:
         """The completion of this very attempt."""
@@ -66,11 +72,17 @@ class Payloads:
 
     def add_score(self, sample_id: SampleId, attempt: int, score: Score) -> None:
         """Keep a score until `free`; its attempt becomes the one that counts."""
+        self.add_scores(((sample_id, attempt, score),))
+
+    def add_scores(self, scores: Iterable[tuple[SampleId, int, Score]]) -> None:
+        """The same of many."""
         with self._lock:
-            opened = self._groups.get(sample_id[:2])
-            if opened is not None:
-                opened.scores[sample_id.sample, attempt] = score
-                opened.attempts[sample_id.sample] = attempt
+            groups = self._groups
+            for sample_id, attempt, score in scores:
+                opened = groups.get(sample_id[:2])
+                if opened is not None:
+                    opened.scores[sample_id.sample, attempt] = score
+                    opened.attempts[sample_id.sample] = attempt
 
     def group(self, group_id: GroupId, order: int) -> Group:
         """The trainable-complete group, samples by index."""

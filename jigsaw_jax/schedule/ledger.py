@@ -140,7 +140,7 @@ class Ledger:
         """
         index = sample.sample
         entry = self._open.get(sample[:2])
-        if entry is not None and entry.states[index] in unless:
+        if unless and entry is not None and entry.states[index] in unless:
             return False
         if entry is None or entry.attempts[index] != attempt:
             return self._is_late(sample, attempt, to)

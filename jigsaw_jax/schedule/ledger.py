@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jigsaw_jax.records import GroupId, SampleId
-from jigsaw_jax.schedule.ended import Ended
+from jigsaw_jax.schedule.ended import Ended, listed
 
 
 class State(enum.Enum):
@@ -287,10 +287,7 @@ class Ledger:
         return tuple(GroupId(*group) for group in self._open)
 
     def snapshot(self) -> dict[str, Any]:
-        """The whole ledger as JSON values; an ended group takes one entry."""
-        ended: dict[str, list[list[Any]]] = {}
-        for group, how in self._ended.items():
-            ended.setdefault(how, []).append([group.uid, group.draw])
+        """The whole ledger as JSON values; ended groups are in it as they are kept."""
         return {
             "samples_per_group": self._samples_per_group,
             "open": [
@@ -303,7 +300,7 @@ class Ledger:
                 ]
                 for group, entry in self._open.items()
             ],
-            "ended": ended,
+            "ended": self._ended.snapshot(),
         }
 
     def restore(self, snapshot: dict[str, Any], *, updates: int) -> None:
@@ -330,9 +327,9 @@ class Ledger:
             table.clear()
         self._ended = Ended()
         self._counts = dict.fromkeys(State, 0)
-        for how, groups in snapshot["ended"].items():
-            for uid, draw in groups:
-                self._take_over(GroupId(uid, draw), how)
+        for how, entries in snapshot["ended"].items():
+            for group in listed(entries):
+                self._take_over(group, how)
         for uid, draw, update, _, attempts, failures in snapshot["open"]:
             group = GroupId(uid, draw)
             if update is not None and update < updates:

@@ -123,11 +123,12 @@ class LocalCrew:
     def save(self, updates: int, record: dict[str, Any], *, is_final: bool) -> None:
         """Save from the learner's thread, or before it runs: one commit."""
 
-        def durable(updates: int) -> None:
-            now_s = self._clock.now_s()
-            self._post(records.CheckpointDurable(now_s=now_s, updates=updates))
+        def write(state: Any, written: Callable[[], None]) -> None:
+            def durable(updates: int) -> None:
+                written()
+                now_s = self._clock.now_s()
+                self._post(records.CheckpointDurable(now_s=now_s, updates=updates))
 
-        def write(state: Any) -> None:
             is_published = self._learner.is_published
             self._record.vault.save(
                 updates,

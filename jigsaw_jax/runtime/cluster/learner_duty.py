@@ -291,11 +291,12 @@ class LearnerDuty:
         return merge([offer, *(offers.read(value, refs) for value, refs in others)])
 
     def _save(self, updates: int, record: dict[str, Any], is_final: bool) -> None:
-        def durable(updates: int) -> None:
-            now_s = self._clock.now_s()
-            self._post(CheckpointDurable(now_s=now_s, updates=updates))
+        def write(state: Any, written: Callable[[], None]) -> None:
+            def durable(updates: int) -> None:
+                written()
+                now_s = self._clock.now_s()
+                self._post(CheckpointDurable(now_s=now_s, updates=updates))
 
-        def write(state: Any) -> None:
             tree = {"learner": state}
             if not self._worker.is_published:
                 tree["published"] = self._published

@@ -17,12 +17,13 @@ from jigsaw_jax.settings import Train, sizes
 KEEP_FREED_BELOW = 500_000_000
 VARIABLE = "GLIBC_TUNABLES"
 OPTION = "glibc.malloc.hugetlb"
-ARENAS = "MALLOC_ARENA_MAX"
 # Names of mallopt(3), glibc's malloc.h.
 M_TRIM_THRESHOLD = -1
 M_MMAP_MAX = -4
 M_ARENA_MAX = -8
 LARGEST_INT = 2**31 - 1
+# The same, as glibc names them in `VARIABLE`.
+KEEPING = {"arena_max": 1, "mmap_max": 0, "trim_threshold": 2**62}
 
 
 def restart_with_huge_pages() -> None:
@@ -52,14 +53,26 @@ def keep_freed_where_small(train: Train) -> None:
         keep_freed_memory()
 
 
-def share_heap_where_small(train: Train) -> None:
-    """Have all threads of processes to come use one heap, where the arrays are small.
+def environment(train: Train) -> dict[str, str]:
+    """What a process that already has threads when it reads the settings starts with.
 
-    For workers, in which Ray starts threads before `keep_freed_memory` can be called:
-    glibc has given each a heap by then, and of every heap the most it ever held stays.
+    Its threads have heaps of their own by then, which hold 64 MiB each: a larger block
+    is mapped afresh each time, whatever `keep_freed_memory` asks for, and of every heap
+    the most that it ever held stays. A choice of the user's stands.
+
+    Args:
+      train: the run; the options are those of `keep_freed_memory`, where it is small.
+
+    Returns:
+      Of the environment, what glibc reads when a process starts.
     """
+    options = [f"{OPTION}=1"]
     if _is_small(train):
-        os.environ.setdefault(ARENAS, "1")
+        options += [f"glibc.malloc.{name}={value}" for name, value in KEEPING.items()]
+    chosen = [option for option in os.environ.get(VARIABLE, "").split(":") if option]
+    taken = {option.partition("=")[0] for option in chosen}
+    left = [option for option in options if option.partition("=")[0] not in taken]
+    return {VARIABLE: ":".join(chosen + left)}
 
 
 def _is_small(train: Train) -> bool:

@@ -4,6 +4,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from jigsaw_jax.records import SampleId
 
+# What is said of a sample that had a slot, as `log_sample` has it.
+SAMPLE_FIELDS = ("worker", "uid", "draw", "sample", "num_tokens", "version", "finish")
+
 
 @runtime_checkable
 class Intervals(Protocol):

@@ -105,14 +105,21 @@ class LearnerWorker:
             self.is_published = True
         send(params, version)
 
-    def save(self, save: Callable[[Any], None]) -> None:
-        """Hand the learner's state to `save` between two steps."""
+    def save(self, save: Callable[[Any, Callable[[], None]], None]) -> None:
+        """Hand the learner's state to `save(state, written)` between two steps.
+
+        It calls `written`, from any thread, once the checkpoint is whole on disk.
+        """
         start_s = self._clock.now_s()
         if start_s - self._given_back_s >= GIVE_BACK_S:
             # Nothing is being computed now, and what the save before took is free.
             give_back_freed()
             self._given_back_s = start_s
-        save(self._learner.state())
+
+        def written() -> None:
+            self._journal.interval("disk", "write", start_s, self._clock.now_s())
+
+        save(self._learner.state(), written)
         self._journal.interval("checkpoint", "save", start_s, self._clock.now_s())
 
     def _log(self, name: str, start_s: float, end_s: float, **fields: Any) -> None:

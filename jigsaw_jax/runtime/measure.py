@@ -4,6 +4,7 @@ Every completion is in the record of exactly one update: the one that trained it
 group or, for a group that was dropped, the next one.
 """
 
+import collections
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
@@ -50,11 +51,18 @@ def completion_metrics(
 
     A missing reward is in no mean; lengths count sampled tokens alone.
     """
-    values = [score.value for score in scores if score.value is not None]
+    values: list[float] = []
+    parts: collections.defaultdict[str, list[float]] = collections.defaultdict(list)
+    for score in scores:
+        if score.value is not None:
+            values.append(score.value)
+        for name, part in score.parts.items():
+            # A name is there also where no reward of it is.
+            known = parts[name]
+            if part is not None:
+                known.append(part)
     metrics = {"reward/mean": mean(values), "reward/std": std(values)}
-    for name in sorted({name for score in scores for name in score.parts}):
-        parts = [score.parts.get(name) for score in scores]
-        metrics[f"reward/{name}"] = mean([x for x in parts if x is not None])
+    metrics |= {f"reward/{name}": mean(parts[name]) for name in sorted(parts)}
     lengths = [float(sample.num_sampled) for sample in samples]
     truncated = [float(sample.is_truncated) for sample in samples]
     return metrics | {

@@ -238,6 +238,11 @@ def _record(hint: Any) -> Callable[[Any], Any]:
     return record
 
 
+def columns(rows: Iterable[Sequence[Any]]) -> list[list[Any]]:
+    """Columns of rows of one length, as plain values; none where there are no rows."""
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
 @functools.cache
 def rows_reader(hint: Any) -> Callable[[Any], list[Any]]:
     """What reads named tuples of a type from their columns, a column at a time.
@@ -246,21 +251,25 @@ def rows_reader(hint: Any) -> Callable[[Any], list[Any]]:
       hint: the type.
 
     Returns:
-      Takes one list for each field and returns rows; raises as `read`.
+      Takes what `columns` made and returns rows; raises as `read`.
     """
     hints = typing.get_type_hints(hint)
     fields = [(_kept(hints[name]), reader(hints[name])) for name in hint._fields]
     make = _maker(hint, hint._fields)
 
     def rows(value: Any) -> list[Any]:
-        columns = []
-        told = read_list(value, len(fields))
-        for (kept, take), column in zip(fields, told, strict=True):
+        told = read_list(value)
+        if not told:
+            return []
+        taken = []
+        for (kept, take), column in zip(
+            fields, read_list(told, len(fields)), strict=True
+        ):
             is_kept = kept.issuperset(map(type, read_list(column)))
-            columns.append(column if is_kept else list(map(take, column)))
-        if len(set(map(len, columns))) > 1:
+            taken.append(column if is_kept else list(map(take, column)))
+        if len(set(map(len, taken))) > 1:
             raise _wrong(f"columns of {hint.__name__} of one length", value)
-        return list(map(make, zip(*columns, strict=True)))
+        return list(map(make, zip(*taken, strict=True)))
 
     return rows
 

@@ -103,6 +103,11 @@ class Costs:
       step_s: of the optimizer.
       publish_s: of handing a version to the samplers.
       checkpoint_s: for which a checkpoint holds the learner up.
+      write_s: that it takes to be written, behind the back of a learner that waits,
+        from when it begins to hold the learner up.
+      write_held: share of its speed that the writing loses while the learner computes,
+        where both share a core.
+      write_lost: share of its speed that the learner loses meanwhile.
       dispatch_s: for which the learner waits, not computing, whenever it is called to
         train: for a hand-off, an update or a round, as `trains` says.
       report_s: from a completion's end until the pipeline knows of it and what it sends
@@ -135,6 +140,9 @@ class Costs:
     step_s: float = 0.0
     publish_s: float = 0.0
     checkpoint_s: float = 0.0
+    write_s: float = 0.0
+    write_held: float = 0.0
+    write_lost: float = 0.0
     dispatch_s: float = 0.0
     report_s: float = 0.0
     insert_s: float = 0.0
@@ -151,6 +159,12 @@ class Costs:
         check.share("Costs.error", self.error)
         check.at_least("Costs.beside", self.beside, 0)
         check.at_least("Costs.train_beside", self.train_beside, 0)
+        for name in ("write_held", "write_lost"):
+            check.share(f"Costs.{name}", getattr(self, name))
+            if getattr(self, name) == 1:
+                raise ValueError(
+                    f"Costs.{name} must be less than 1, at which nothing goes on, got 1"
+                )
         for field in dataclasses.fields(self):
             if field.name.endswith("_s"):
                 value = getattr(self, field.name)

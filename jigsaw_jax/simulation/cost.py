@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from jigsaw_jax.settings import Train, sizes
 from jigsaw_jax.simulation.packing import Packing, packing_of
+from jigsaw_jax.simulation.writing import Writing
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +132,7 @@ class Training:
       step_s: of the optimizer.
       publish_s: of a publish.
       checkpoint_s: of a checkpoint, as far as it holds the learner up.
+      writing: of it behind that, in the background.
       dispatch_s: for which a call to train waits before it computes.
       trains: what one call trains on: "group" (a hand-off), "update" or "round".
       beside: share by which a hand-off takes longer while samplers decode.
@@ -144,6 +146,7 @@ class Training:
     step_s: float = 0.0
     publish_s: float = 0.0
     checkpoint_s: float = 0.0
+    writing: Writing = dataclasses.field(default_factory=Writing)
     dispatch_s: float = 0.0
     trains: str = "group"
     beside: float = 0.0
@@ -221,6 +224,9 @@ def constant_training(train: Train) -> Training:
         step_s=costs.step_s,
         publish_s=costs.publish_s,
         checkpoint_s=costs.checkpoint_s,
+        writing=Writing(
+            alone_s=costs.write_s, held=costs.write_held, lost=costs.write_lost
+        ),
         dispatch_s=costs.dispatch_s,
         trains=costs.trains,
         beside=costs.train_beside,

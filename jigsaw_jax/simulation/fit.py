@@ -47,6 +47,12 @@ def told(decode: Decode, training: Training) -> str:
         f"{1e3 * training.publish_s:.1f} ms, checkpoint "
         f"{1e3 * training.checkpoint_s:.1f} ms",
     ]
+    if (written := training.writing).alone_s:
+        said.append(
+            f"a checkpoint is there after {written.alone_s:.2f} s beside a learner "
+            f"that waits, {written.held:.0%} slower beside one that computes, which "
+            f"is {written.lost:.0%} slower meanwhile"
+        )
     return "\n".join(said)
 
 

@@ -7,6 +7,7 @@ from jigsaw_jax import records
 from jigsaw_jax.records import Event, GroupId
 from jigsaw_jax.simulation.agenda import Agenda
 from jigsaw_jax.simulation.cost import Training
+from jigsaw_jax.simulation.writing import Writer
 
 
 class Learner:
@@ -36,6 +37,9 @@ class Learner:
         self._lengths, self._post, self._log = lengths, post, log
         self._is_sampling = is_sampling
         self._free_s = 0.0
+        self._writer = Writer(
+            training.writing, lambda start_s, end_s: log("write", start_s, end_s, 0, ())
+        )
         self._trains_whole = training.trains != "group"
         # Whether the call of this round has been made.
         self._is_called = False
@@ -70,6 +74,8 @@ class Learner:
     def save(self, effect: records.WriteCheckpoint) -> None:
         """Write a checkpoint."""
         event = records.CheckpointDurable(now_s=0.0, updates=effect.updates)
+        start_s = max(self._free_s, self._agenda.now_s)
+        self._free_s = self._writer.begin(start_s)
         self._do("save", self._training.checkpoint_s, event, effect.updates)
 
     def _gradient_s(self, groups: tuple[GroupId, ...]) -> float:
@@ -93,7 +99,10 @@ class Learner:
         groups: tuple[GroupId, ...] = (),
     ) -> None:
         start_s = max(self._free_s, self._agenda.now_s)
-        self._free_s = start_s + seconds
+        computes = name in ("accumulate", "step")
+        self._free_s = (
+            self._writer.compute(start_s, seconds) if computes else start_s + seconds
+        )
         if name:
             self._log(name, start_s, self._free_s, number, groups)
         if event is not None:

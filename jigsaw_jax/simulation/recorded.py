@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jigsaw_jax.settings import Train
-from jigsaw_jax.simulation import calls, regression
+from jigsaw_jax.simulation import calls, hand_offs, regression
 from jigsaw_jax.simulation.cost import Decode, Line, Training
 from jigsaw_jax.simulation.packing import packing_of
 from jigsaw_jax.store import files, perfetto, timeline
@@ -18,11 +18,6 @@ from jigsaw_jax.store.files import StoreError
 from jigsaw_jax.store.run_dir import RunDir
 
 Event = dict[str, Any]
-# Hand-offs that tell what they take alone, and beside decoding: by the share of their
-# time in which nothing, or something, was decoded.
-_ALONE = 0.3
-# By what share hand-offs may take longer beside decoding.
-_BESIDE = [0.01 * percent for percent in range(101)]
 
 
 class CostError(ValueError):
@@ -175,49 +170,28 @@ def training_costs(train: Train, events: Sequence[Event]) -> Training:
         rows = [[*map(event["rows"].count, packing.shapes), 1] for event in taken]
         # Where all hand-offs are alike, it is the micro-batches that take the time.
         favours = range(len(packing.shapes))
-        (*shapes_s, each_s), beside = _hand_off_costs(events, taken, rows, favours)
+        found = hand_offs.fitted(events, taken, rows, favours)
+        *shapes_s, each_s = found.parts_s
         return dataclasses.replace(
             training,
             accumulate_s=each_s,
             micro_s=_shapes(packing.shapes, np.asarray(rows), shapes_s),
             packing=packing,
-            beside=beside,
+            beside=found.beside,
+            writing=hand_offs.writing(events, found.lost),
         )
     # A log of before there were tokens has none.
     rows = [[1, event["groups"], event.get("tokens", 0)] for event in taken]
-    (each_s, group_s, token_s), beside = _hand_off_costs(events, taken, rows)
+    found = hand_offs.fitted(events, taken, rows)
+    each_s, group_s, token_s = found.parts_s
     return dataclasses.replace(
-        training, accumulate_s=each_s, group_s=group_s, token_s=token_s, beside=beside
+        training,
+        accumulate_s=each_s,
+        group_s=group_s,
+        token_s=token_s,
+        beside=found.beside,
+        writing=hand_offs.writing(events, found.lost),
     )
-
-
-def _hand_off_costs(
-    events: Sequence[Event],
-    taken: Sequence[Event],
-    rows: Sequence[Sequence[float | int]],
-    favours: Sequence[int] = (),
-) -> tuple[list[float], float]:
-    """Costs of a hand-off's parts, and the share more while samplers decode."""
-    seconds = [_length_s(event) for event in taken]
-    decodes = calls.Spans(event for event in events if event["name"] == "decode")
-    shares = [decodes.share(event["start_s"], event["end_s"]) for event in taken]
-
-    def felt(beside: float) -> list[list[float]]:
-        return [
-            [(1 + beside * share) * part for part in own]
-            for own, share in zip(rows, shares, strict=True)
-        ]
-
-    beside = 0.0
-    if min(shares) < _ALONE and max(shares) > 1 - _ALONE:
-        beside = min(
-            _BESIDE,
-            key=lambda one: regression.distance(felt(one), seconds, favours),
-        )
-    found = regression.typical(felt(beside), seconds, favours)
-    rounds = calls.versions(events, [event["start_s"] for event in taken])
-    level = regression.level(found, felt(beside), seconds, rounds)
-    return list(found * level), beside
 
 
 def _shapes(

@@ -106,7 +106,7 @@ class Trace:
         elif name == "publish":
             window.publish_s = end_s - start_s
         if self._keeps_events:
-            tracks = {"publish": "publish", "save": "checkpoint"}
+            tracks = {"publish": "publish", "save": "checkpoint", "write": "disk"}
             fields = {"version" if name == "publish" else "update": number}
             if groups and name == "accumulate":
                 fields |= {"groups": len(groups), **sizes}

@@ -15,6 +15,7 @@ _TRACK_ORDER = (
     "publish",
     "reward",
     "checkpoint",
+    "disk",
     "evaluate",
 )
 _OWN_FIELDS = {"kind", "track", "name", "start_s", "end_s", "at_s"}

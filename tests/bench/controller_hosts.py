@@ -10,6 +10,7 @@ measured, and shares cores with the controller here. The learner has the real pa
 
 import collections
 import dataclasses
+import gc
 import json
 import os
 import queue
@@ -264,6 +265,9 @@ class Hosts:
     """Several hosts in one process."""
 
     def __init__(self, load: Load):
+        # What they do makes no cycles, and looking for some would take from what
+        # the controller has of this machine.
+        gc.disable()
         self.load = load
         self.selector = selectors.DefaultSelector()
         self.hosts: dict[str, Any] = {}

@@ -9,6 +9,7 @@ them again. docs/simulator.md says what the seen run shows, and why runs take tu
 """
 
 import argparse
+import collections
 import dataclasses
 import pathlib
 import statistics
@@ -46,19 +47,32 @@ class Kind:
 
 
 RUNS = {
-    # Groups gather behind its checkpoints, so it has hand-offs of several too. It is
-    # longer, so that it meets every prompt of the others.
-    SEEN: Kind("stream", "frontier_priority", 20, 10, 2, saves=True, rounds=1.5),
+    # Groups gather behind its checkpoints, so it has hand-offs of several too. With a
+    # turn more than the others it meets every prompt of theirs.
+    SEEN: Kind("stream", "frontier_priority", 20, 10, 2, saves=True),
     "sync": Kind("sync", "fifo", 20, 20, 2),
-    "sync_small": Kind("sync", "fifo", 8, 4, 2),
+    "sync_small": Kind("sync", "fifo", 8, 4, 2, rounds=4 / 3),
     "fifo_split": Kind("stream", "fifo", 28, 4, 2),
     "strict_1": Kind("stream", "frontier_strict", 20, 10, 1),
-    "strict_2": Kind("stream", "frontier_strict", 12, 12, 2),
+    "strict_2": Kind("stream", "frontier_strict", 12, 12, 2, rounds=4 / 3),
 }
 
 
+def order(turns: int) -> list[str]:
+    """Runs in the order of their processes; the seen one has one more than the others.
+
+    Every other turn goes backwards, and the seen run begins, ends and divides them: a
+    machine that becomes slower all the time does so for each of them alike.
+    """
+    others = [name for name in RUNS if name != SEEN]
+    found = [SEEN]
+    for turn in range(turns):
+        found += [*(others if turn % 2 == 0 else reversed(others)), SEEN]
+    return found
+
+
 def sets(name: str, rounds: int) -> list[str]:
-    """Bindings of a run that has so many rounds when it ends, or 1.5 times as many."""
+    """Bindings of a run that has so many rounds when it ends, by its kind's measure."""
     kind = RUNS[name]
     rounds = round(rounds * kind.rounds)
     every = 1 if kind.saves else 1000
@@ -127,7 +141,9 @@ def check(folder: pathlib.Path) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--turns", type=int, default=2, help="processes of each run")
+    parser.add_argument(
+        "--turns", type=int, default=2, help="processes of each unseen run"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="of each process")
     parser.add_argument("--shape", type=int, nargs=2, default=[5, 2])
     parser.add_argument("--cores", type=int, nargs=2, default=[0, 1])
@@ -142,13 +158,14 @@ def main() -> int:
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     shape = overlap.shape_sets((args.shape[0], args.shape[1]))
-    for turn in range(1, args.turns + 1):
-        for name in RUNS:
-            # From its second turn on a run is resumed.
-            own = [*shape, *sets(name, turn * args.rounds)]
-            with quiet.watched(folder / name):
-                overlap.run(args, folder / name, own)
-            print(f"{name}, turn {turn} of {args.turns} done", flush=True)
+    turns = collections.Counter()
+    for name in order(args.turns):
+        turns[name] += 1
+        # From its second turn on a run is resumed.
+        own = [*shape, *sets(name, turns[name] * args.rounds)]
+        with quiet.watched(folder / name):
+            overlap.run(args, folder / name, own)
+        print(f"{name}, turn {turns[name]} done", flush=True)
     return check(folder)
 
 

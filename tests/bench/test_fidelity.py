@@ -1,4 +1,6 @@
+import collections
 import json
+import statistics
 
 import pytest
 
@@ -16,11 +18,26 @@ COSTS = {
     "Costs.gradient_s": 0.45,
     "Costs.step_s": 0.05,
     "Costs.publish_s": 0.1,
+    "Costs.checkpoint_s": 0.05,
+    "Costs.write_s": 0.4,
+    "Costs.write_held": 0.7,
+    "Costs.write_lost": 0.5,
     "Costs.report_s": 0.008,
     "Workload.length_mean": 50.0,
     "Workload.prompt_tokens": 8,
     "Simulation.rounds": 3,
 }
+
+
+def test_the_middle_of_every_runs_turns_is_that_of_all():
+    for turns in (2, 4):
+        places = collections.defaultdict(list)
+        for place, name in enumerate(fidelity.order(turns)):
+            places[name].append(place)
+        assert {name: len(own) for name, own in places.items()} == {
+            name: turns + (name == fidelity.SEEN) for name in fidelity.RUNS
+        }
+        assert len({statistics.fmean(own) for own in places.values()}) == 1
 
 
 def write_run(folder, name, changes):

@@ -5,9 +5,8 @@ import sys
 import pytest
 
 from jigsaw_jax import config
-from jigsaw_jax.runtime.allocator import share_heap_where_small
+from jigsaw_jax.runtime import allocator
 
-TINY = "configs/bench/tiny_qwen3.gin"
 PROGRAM = """
 import os, sys
 from jigsaw_jax.runtime.allocator import restart_with_huge_pages
@@ -136,15 +135,69 @@ libc.fclose(output)
 
 
 def test_threads_that_run_before_ours_share_the_heap_of_a_small_run(monkeypatch):
-    def heaps():
+    monkeypatch.delenv(allocator.VARIABLE, raising=False)
+    small = config.load(["configs/bench/overlap.gin"], []).train
+
+    def heaps(environment):
         program = [sys.executable, "-c", THREADS]
-        ran = subprocess.run(program, capture_output=True, text=True, check=True)
+        environment = {**os.environ, **environment}
+        ran = subprocess.run(
+            program, env=environment, capture_output=True, text=True, check=True
+        )
         return ran.stdout.count("<heap")
 
-    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
-    assert heaps() > 1
-    # What the function sets is taken back with the rest.
-    monkeypatch.setenv("MALLOC_ARENA_MAX", "")
-    monkeypatch.delenv("MALLOC_ARENA_MAX")
-    share_heap_where_small(config.load([TINY]).train)
-    assert heaps() == 1
+    assert heaps({}) > 1
+    assert heaps(allocator.environment(small)) == 1
+
+
+IN_A_THREAD = """
+import ctypes, resource, threading
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+# More than the heap of a thread holds.
+size = 96 << 20
+def touch():
+    for _ in range(2):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        block = libc.malloc(size)
+        ctypes.memset(block, 1, size)
+        libc.free(block)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+thread = threading.Thread(target=touch)
+thread.start()
+thread.join()
+"""
+
+
+def test_a_worker_of_a_small_run_keeps_freed_memory_in_every_thread(monkeypatch):
+    monkeypatch.delenv(allocator.VARIABLE, raising=False)
+    small = config.load(["configs/bench/overlap.gin"], []).train
+
+    def faults(environment):
+        ran = subprocess.run(
+            [sys.executable, "-c", IN_A_THREAD],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return int(ran.stdout)
+
+    assert faults(allocator.environment(small)) < faults({}) / 4
+
+
+def test_a_worker_starts_with_the_options_that_the_user_has_not_chosen(monkeypatch):
+    small = config.load(["configs/bench/overlap.gin"], []).train
+    monkeypatch.setenv(allocator.VARIABLE, "glibc.malloc.arena_max=3")
+    assert allocator.environment(small)[allocator.VARIABLE].split(":") == [
+        "glibc.malloc.arena_max=3",
+        "glibc.malloc.hugetlb=1",
+        "glibc.malloc.mmap_max=0",
+        f"glibc.malloc.trim_threshold={2**62}",
+    ]
+    large = config.load(["configs/sim/qwen3_1p7b_v5e.gin"], []).train
+    monkeypatch.delenv(allocator.VARIABLE)
+    assert allocator.environment(large) == {
+        allocator.VARIABLE: "glibc.malloc.hugetlb=1"
+    }

@@ -3,9 +3,10 @@ import statistics
 
 import pytest
 
-from jigsaw_jax.simulation import fit, outcome, recorded, replay
+from jigsaw_jax.simulation import fit, hand_offs, outcome, recorded, replay
 from jigsaw_jax.simulation.packing import packing_of
 from jigsaw_jax.simulation.recorded import CostError
+from jigsaw_jax.simulation.writing import Writing
 from tests.simulation.make_train import make, shell_of
 
 
@@ -188,6 +189,38 @@ def test_what_a_hand_off_takes_alone_is_told_from_what_it_takes_beside_decoding(
     assert recorded.training_costs(train, alike).beside == 0.0
 
 
+def test_a_checkpoint_that_is_written_is_told_from_the_rows_behind_it():
+    """Eight rows come mostly beside a write, at half the learner's speed."""
+    train = make(Learner__rows=8, Learner__row_shapes=4, Learner__min_fill=1.0)
+    shapes_s = {8: 4.0, 4: 2.0, 2: 1.0, 1: 0.5}
+    events, now_s = [], 0.0
+    for index, rows in enumerate([[4, 1], [4], [8, 2], [8], [2, 1], [8], [8, 1]] * 3):
+        own_s = 0.25 + sum(shapes_s[n] for n in rows)
+        is_written = 8 in rows and index < 18
+        seconds = 2 * own_s if is_written else own_s
+        events.append(hand_off(now_s, seconds, rows))
+        if is_written:
+            events.append(interval("disk", "write", now_s, now_s + seconds + 0.5))
+        now_s += seconds + 20.0
+    events.append(interval("learner", "step", now_s, now_s + 0.1, update=0))
+    found = recorded.training_costs(train, events)
+    assert dict(found.micro_s) == pytest.approx(shapes_s, rel=0.02)
+    assert found.writing.lost == pytest.approx(0.5, abs=0.02)
+
+
+def test_what_a_write_takes_alone_and_beside_the_learner_is_fitted():
+    events, now_s = [], 0.0
+    for busy_s in (0.0, 1.0, 2.0, 1.5):
+        end_s = now_s + 0.6 + 0.8 * busy_s
+        events.append(interval("disk", "write", now_s, end_s))
+        events.append(hand_off(now_s, busy_s, [1]))
+        now_s += 30.0
+    found = hand_offs.writing(events, 0.25)
+    assert (found.alone_s, found.held) == (pytest.approx(0.6), pytest.approx(0.8))
+    assert found.lost == 0.25
+    assert hand_offs.writing([], 0.0) == Writing()
+
+
 def test_a_shape_that_was_never_seen_is_as_quick_a_row_as_the_next_to_it():
     train = make(Learner__rows=8, Learner__row_shapes=4, Learner__min_fill=1.0)
     events = [hand_off(0.0, 2.0, [4]), hand_off(5.0, 2.5, [4, 1])]
@@ -267,6 +300,35 @@ def test_costs_of_one_run_say_what_others_take(tmp_path):
         asked = make(Simulation__rounds=3, **unseen)
         guessed, _ = outcome.simulate(fit.fitted(asked, path), 0)
         assert guessed.train_end_s == pytest.approx(real.train_end_s, rel=0.05)
+
+
+def test_a_run_with_checkpoints_says_what_one_without_takes(tmp_path):
+    known = {
+        "Pipeline__groups_per_round": 8,
+        "Workload__length_sigma": 0.3,
+        "Simulation__rounds": 4,
+        "Costs__accumulate_s": 5.0,
+        "Costs__group_s": 40.0,
+        "Costs__step_s": 1.0,
+        "Costs__checkpoint_s": 2.0,
+        "Costs__write_s": 30.0,
+        "Costs__write_held": 0.6,
+        "Costs__write_lost": 0.5,
+    }
+    seen = make(**known, Pipeline__groups_per_update=4, Store__checkpoint_every=1)
+    trace = shell_of(seen, keeps_events=True).run()
+    calls = [decode(float(t), 4, 1.0, 4) for t in range(4000, 4040)]
+    path = write(tmp_path, [*trace.events, *calls])
+    _, training = recorded.costs(make(Costs__source="run", Costs__path=path))
+    assert training.group_s == pytest.approx(40.0, rel=0.02)
+    assert training.writing.lost == pytest.approx(0.5, abs=0.03)
+    assert training.writing.held == pytest.approx(0.6, abs=0.03)
+    assert training.writing.alone_s == pytest.approx(30.0, rel=0.03)
+    without = {"Store__checkpoint_every": 1000, "Pipeline__groups_per_update": 8}
+    real, _ = outcome.simulate(make(**known, **without), 0)
+    asked = make(Simulation__rounds=4, Pipeline__groups_per_round=8, **without)
+    guessed, _ = outcome.simulate(fit.fitted(asked, path), 0)
+    assert guessed.train_end_s == pytest.approx(real.train_end_s, rel=0.03)
 
 
 def test_a_simulated_run_replays_to_itself(tmp_path):

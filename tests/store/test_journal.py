@@ -58,18 +58,12 @@ def test_fields_of_any_kind_are_there_as_json_has_them(tmp_path):
         "100%d": "ü",
     }
     log.interval('tra"ck%', "na%sme", 1.0, 2.25, **fields)
-    log.intervals(
-        "sample", ("uid", "draw"), [("slot/1", 1.0, 2.0, "a", 0), ("b", 2.0, 3.0, "c", 1)]
-    )
+    rows = [("slot/1", 1.0, 2.0, "a", 0), ("b", 2.0, 3.0, "c", 1)]
+    log.intervals("sample", ("uid", "draw"), rows)
     log.close()
     _, one, *many = files.read_lines(tmp_path / "events.jsonl")
-    assert one == {
-        "kind": "interval",
-        "track": 'tra"ck%',
-        "name": "na%sme",
-        "start_s": 1.0,
-        "end_s": 2.25,
-    } | fields
+    head = {"kind": "interval", "track": 'tra"ck%', "name": "na%sme"}
+    assert one == head | {"start_s": 1.0, "end_s": 2.25} | fields
     assert type(one["flag"]) is bool
     assert [(e["track"], e["end_s"], e["uid"], e["draw"]) for e in many] == [
         ("slot/1", 2.0, "a", 0),

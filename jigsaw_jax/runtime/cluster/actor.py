@@ -121,5 +121,7 @@ def make(options: dict[str, Any], charter: bytes, others: Sequence[Any] = ()) ->
     # A group has one thread, so that commands come in the order of the calls.
     groups = {"commands": 1, "messages": 1, "answers": 1, "life": 1}
     remote: Any = ray.remote
-    made = remote(concurrency_groups=groups, num_cpus=0)(Worker)
+    # The C library reads its part of it before anything of ours runs.
+    own = {"env_vars": json.loads(charter)["environment"]}
+    made = remote(concurrency_groups=groups, num_cpus=0, runtime_env=own)(Worker)
     return made.options(**options).remote(charter, others)

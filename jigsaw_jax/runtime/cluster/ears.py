@@ -10,18 +10,17 @@ from collections.abc import Callable
 from typing import Any
 
 from jigsaw_jax import records
-from jigsaw_jax.records import Event, GroupId, Score
+from jigsaw_jax.records import Event, GroupId
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.cluster import tables
 from jigsaw_jax.runtime.cluster.batch import Batch
 from jigsaw_jax.runtime.cluster.guests import Guests
 from jigsaw_jax.runtime.cluster.hand import Hand
 from jigsaw_jax.runtime.cluster.offers import Weights
-from jigsaw_jax.runtime.cluster.places import Remote, Stock
-from jigsaw_jax.runtime.cluster.register import Register
+from jigsaw_jax.runtime.cluster.reports import Reports
 from jigsaw_jax.runtime.cluster.roster import Roster
 from jigsaw_jax.runtime.cluster.shares import Shares
-from jigsaw_jax.runtime.intervals import Intervals, log_sample
+from jigsaw_jax.runtime.intervals import Intervals
 from jigsaw_jax.runtime.lines.depot import read_address
 
 
@@ -30,10 +29,9 @@ class Ears:
 
     Args:
       roster: of workers.
-      register: of attempts.
+      reports: takes word of samples.
       guests: requests that are not the pipeline's.
       shares: of the hand-off under way.
-      stock: takes word of completions.
       journal: the event log.
       post: takes events.
       say: tells the person who waits.
@@ -51,19 +49,17 @@ class Ears:
         self,
         roster: Roster,
         *,
-        register: Register,
+        reports: Reports,
         guests: Guests,
         shares: Shares,
-        stock: Stock,
         journal: Intervals,
         post: Callable[[Any], None],
         say: Callable[[str], None],
     ) -> None:
         self._roster = roster
-        self._register = register
+        self._reports = reports
         self._guests = guests
         self._shares = shares
-        self._stock = stock
         self._journal = journal
         self._post = post
         self._say = say
@@ -101,29 +97,14 @@ class Ears:
     def _hear_samples(self, hand: Hand, values: list[Any], batch: Batch) -> None:
         del batch
         rows = tables.read(*values)
-        # In the order in which each sample goes through them.
-        for row in rows["started"]:
-            self._started(hand, row)
-        for row in rows["finished"]:
-            self._finished(hand, row)
-        for row in rows["scored"]:
-            self._scored(hand, row)
-
-    def _started(self, hand: Hand, row: tables.Started) -> None:
-        known = self._register.from_worker(row.number, hand.worker)
-        if known is not None:
-            self._post(
-                records.SampleStarted(
-                    now_s=row.now_s + hand.offset_s, id=known.id, attempt=known.attempt
-                )
-            )
+        self._reports.hear(hand, rows, self._roster.now_s())
 
     def _hear_sums(self, hand: Hand, values: list[Any], batch: Batch) -> None:
         del hand
         update, num_trained, names, first, num = values
         step = self._shares.take_step()
         if step is None or step.update != update:
-            self._register.ignore()
+            self._reports.register.ignore()
             return
         refs = batch.named()[first : first + num]
         self._roster.learner.command("add", num_trained, names, refs=refs)
@@ -154,56 +135,6 @@ class Ears:
             self._roster.learner.command("lend", self._shares.lending)
         self._post(event)
 
-    def _finished(self, hand: Hand, row: tables.Finished) -> None:
-        held = self._stock.hold((hand.worker, row.place))
-        known = self._register.from_worker(row.number, hand.worker)
-        if known is None:
-            return
-        if known.is_finished:
-            self._register.ignore()
-            return
-        known.is_finished, known.is_paused = True, False
-        end_s = row.end_s + hand.offset_s
-        self._stock.payloads.add_sample(
-            Remote(
-                id=known.id,
-                attempt=known.attempt,
-                num_sampled=row.num_tokens,
-                is_truncated=row.finish == _LENGTH,
-                held=held,
-            )
-        )
-        self._post(
-            records.SampleFinished(
-                now_s=end_s,
-                id=known.id,
-                attempt=known.attempt,
-                num_tokens=row.num_tokens,
-                version_min=row.version_min,
-            )
-        )
-        log_sample(
-            self._journal,
-            f"{hand.name}/{row.lane:02d}",
-            (row.start_s + hand.offset_s, end_s),
-            sample_id=known.id,
-            num_tokens=row.num_tokens,
-            version=row.version_min,
-            finish=row.finish,
-            worker=hand.name,
-        )
-
-    def _scored(self, hand: Hand, row: tables.Scored) -> None:
-        known = self._register.from_worker(row.number, hand.worker)
-        if known is None:
-            return
-        if known.score is not None:
-            self._register.ignore()
-            return
-        known.score = Score(value=row.value, parts=row.parts, failure=row.failure)
-        if known.receive is not None:
-            known.receive(known.score)
-
     def _hear_guest(self, hand: Hand, values: list[Any], batch: Batch) -> None:
         del hand
         offset, size = values
@@ -227,7 +158,7 @@ class Ears:
         first, num = place
         refs = batch.named()[first : first + num]
         address = read_address(depot)
-        self._stock.open(address)
+        self._reports.stock.open(address)
         hand.version = version
         self._roster.take_weights(
             Weights(
@@ -296,7 +227,6 @@ _HEARD: dict[str, Reader] = {
     "leaving": Ears._hear_leaving,
 }
 _STEPPED = wire.reader(records.UpdateStepped)
-_LENGTH = records.FinishReason.LENGTH.value
 _EVENTS: dict[str, Callable[[Any], Event]] = {
     cls.__name__: wire.reader(cls)
     for cls in (

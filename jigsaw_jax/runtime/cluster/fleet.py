@@ -28,7 +28,7 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from jigsaw_jax.runtime import wire
+from jigsaw_jax.runtime import allocator, wire
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import actor
 from jigsaw_jax.runtime.cluster.batch import Batch
@@ -178,7 +178,7 @@ class Fleet:
             "epoch": self.epoch,
             "train": self._plain,
             "cores": self._cores(index, host),
-            "environment": _environment(),
+            "environment": {**_environment(), **allocator.environment(self._train)},
             "host": host,
             "num_hosts": len(place.nodes),
         }

@@ -15,7 +15,7 @@ from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.cluster import contact
 from jigsaw_jax.runtime.cluster.desk import home
 from jigsaw_jax.runtime.cluster.head import Place
-from jigsaw_jax.runtime.cluster.tables import Admitted, turned
+from jigsaw_jax.runtime.cluster.tables import Admitted
 from jigsaw_jax.runtime.lines.line import Line
 
 # How long a worker holds an empty batch back.
@@ -151,7 +151,7 @@ class Hand:
             return
         for command in self._commands:
             if command[0] == "admit":
-                command[1] = [turned(*command[1])]
+                command[1] = [wire.columns(*command[1])]
         if self._prompts:
             told = ["prompts", [list(self._prompts.values())], 0, 0]
             self._commands.insert(0, told)

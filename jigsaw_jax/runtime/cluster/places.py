@@ -90,6 +90,15 @@ def read_prompt(text: Any) -> Prompt:
     return wire.read(Prompt, wire.from_bytes(wire.read(str, text).encode()))
 
 
+class _Scored(NamedTuple):
+    value: float | None
+    parts: dict[str, float | None]
+    failure: str | None
+
+
+_read_scores = wire.rows_reader(_Scored)
+
+
 class Stock:
     """What the controller has of completions; from any thread.
 
@@ -118,9 +127,9 @@ class Stock:
         """Have a completion stay while anybody has what this returns."""
         return Held(key, self._unused)
 
-    def take_unused(self) -> list[Key]:
-        """Keys that nobody has any more, once."""
-        return [self._unused.popleft() for _ in range(len(self._unused))]
+    def take_unused(self) -> list[list[Any]]:
+        """Keys that nobody has any more, once; their columns."""
+        return wire.columns(self._unused.popleft() for _ in range(len(self._unused)))
 
     def whole(self, group: Group) -> Group:
         """The group with its completions; without any where one is gone."""
@@ -146,8 +155,8 @@ def message(groups: Iterable[Group], letters: Letters) -> list[Any]:
             group.id,
             group.order,
             letters.write(group.prompt),
-            [sample.held.key for sample in group.samples],
-            [[score.value, score.parts, score.failure] for score in group.scores],
+            wire.columns(sample.held.key for sample in group.samples),
+            wire.columns((s.value, s.parts, s.failure) for s in group.scores),
         ]
         for group in groups
     ]
@@ -180,7 +189,7 @@ def fetch(groups: Any, shelf: Shelf, within_s: float) -> list[Group]:
             order=wire.read(int, order),
             prompt=read_prompt(prompt),
             samples=tuple(wire.read_sample(next(found)) for _ in some),
-            scores=tuple(wire.read(Score, score) for score in scores),
+            scores=tuple(Score(**row._asdict()) for row in _read_scores(scores)),
         )
         for (group_id, order, prompt, _, scores), some in zip(told, keys, strict=True)
     ]

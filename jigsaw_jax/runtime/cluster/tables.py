@@ -77,11 +77,6 @@ _READERS = {kind: wire.rows_reader(row) for kind, row in ROWS.items()}
 read_admitted = wire.rows_reader(Admitted)
 
 
-def turned(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    """Columns of rows that are of one length."""
-    return [list(column) for column in zip(*rows, strict=True)]
-
-
 def columns(rows: Mapping[str, Sequence[Sequence[Any]]]) -> dict[str, list[Any]]:
     """Tables as plain values.
 
@@ -91,7 +86,7 @@ def columns(rows: Mapping[str, Sequence[Sequence[Any]]]) -> dict[str, list[Any]]
     Returns:
       Columns of each kind.
     """
-    return {kind: turned(told) for kind, told in rows.items()}
+    return {kind: wire.columns(told) for kind, told in rows.items()}
 
 
 def read(tables: Any) -> dict[str, list[Any]]:

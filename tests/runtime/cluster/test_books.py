@@ -18,9 +18,8 @@ from jigsaw_jax.records import (
     GroupsAccumulated,
     Prompt,
     Sample,
-    SampleFinished,
     SampleId,
-    SampleStarted,
+    SamplesReported,
     Score,
     Segment,
     StepTimed,
@@ -54,6 +53,7 @@ from jigsaw_jax.runtime.cluster.places import (
 )
 from jigsaw_jax.runtime.cluster.publishing import Publishing
 from jigsaw_jax.runtime.cluster.register import Register
+from jigsaw_jax.runtime.cluster.reports import Reports
 from jigsaw_jax.runtime.cluster.rig import Rig
 from jigsaw_jax.runtime.cluster.roster import Roster
 from jigsaw_jax.runtime.cluster.shares import Shares
@@ -64,12 +64,13 @@ from jigsaw_jax.runtime.cluster.tables import (
     Started,
     read_admitted,
 )
-from jigsaw_jax.runtime.intervals import Intervals
-from jigsaw_jax.runtime.lines.depot import DepotError
+from jigsaw_jax.runtime.intervals import SAMPLE_FIELDS
+from jigsaw_jax.runtime.lines.depot import DepotError, Key
 from jigsaw_jax.runtime.lines.line import Line, LineClosedError
 from jigsaw_jax.runtime.payloads import Payloads
 from jigsaw_jax.runtime.publisher import Publisher
 from jigsaw_jax.runtime.sampler import SamplerWorker
+from jigsaw_jax.store.journal import EventLog
 
 ONE = SampleId("u", 0, 0)
 
@@ -99,7 +100,7 @@ def group(order, num=1, unused=None):
             attempt=0,
             num_sampled=3,
             is_truncated=False,
-            held=Held(("a/1", 10 * order + index), unused),
+            held=Held(Key("a/1", 10 * order + index), unused),
         )
         for index in range(num)
     )
@@ -153,24 +154,30 @@ def of_samples(**rows):
     return ["samples", wire.from_bytes(wire.to_bytes(tables.columns(rows)))]
 
 
-def hearing(payloads):
+def hearing(payloads, *, asks_scores=False):
     """Ears, a register, a worker that speaks, and what is posted."""
     roster = mock.Mock(spec=Roster, lock=threading.RLock(), flush=lambda: None)
-    register, posted = Register(), []
+    roster.now_s.return_value = 9.0
+    posted, journal = [], mock.Mock(spec=EventLog)
+    reports = Reports(
+        Stock(payloads, "token", 1.0),
+        posted.append,
+        journal=journal,
+        asks_scores=asks_scores,
+    )
     ears = Ears(
         roster,
-        register=register,
+        reports=reports,
         guests=mock.Mock(spec=Guests),
         shares=Shares(),
-        stock=Stock(payloads, "token", 1.0),
-        journal=mock.Mock(spec=Intervals),
+        journal=journal,
         post=posted.append,
         say=print,
     )
     hand = mock.Mock(spec=Hand, worker="a/1", offset_s=0.0)
     # What a mock is called is no setting of it.
     hand.name = "a"
-    return ears, register, hand, posted
+    return ears, reports.register, hand, posted
 
 
 def test_what_is_said_twice_late_or_by_another_is_counted_and_changes_nothing():
@@ -187,7 +194,9 @@ def test_what_is_said_twice_late_or_by_another_is_counted_and_changes_nothing():
         ears.hear(hand, batch(of_samples(finished=[finished], scored=[score])))
 
     hear(second, 77)
-    event = SampleFinished(now_s=2.0, id=one, attempt=1, num_tokens=3, version_min=0)
+    event = SamplesReported(
+        now_s=9.0, started=[], finished=[(one, 1, 3, 0)], scored=[(one, 1, 1.0)]
+    )
     assert posted == [event]
     assert register.num_ignored == 0
     hear(second, 77)
@@ -198,7 +207,8 @@ def test_what_is_said_twice_late_or_by_another_is_counted_and_changes_nothing():
     assert register.num_ignored == 6
     assert payloads.sample(one, 1).held.key == ("a/1", 77)
     # Of those that nobody heard of the depot is told; the first is still wanted.
-    assert ears._stock.take_unused() == [("a/1", 77), ("a/1", 78), ("a/2", 79)]
+    unused = ears._reports.stock.take_unused()
+    assert unused == [["a/1", "a/1", "a/2"], [77, 78, 79]]
 
 
 def test_another_host_s_clock_is_lined_up_before_an_event_is_read():
@@ -209,7 +219,7 @@ def test_another_host_s_clock_is_lined_up_before_an_event_is_read():
     told = ["event", "CheckpointDurable", wire.plain(event)]
     ears.hear(hand, batch(of_samples(started=[(number, 2.0)]), told))
     assert posted == [
-        SampleStarted(now_s=2.5, id=ONE, attempt=0),
+        SamplesReported(now_s=9.0, started=[(ONE, 0, 2.5)], finished=[], scored=[]),
         dataclasses.replace(event, now_s=2.5),
     ]
     with pytest.raises(wire.WireError):
@@ -227,10 +237,23 @@ def test_a_completion_that_is_heard_shows_which_slot_it_had():
     # Of an attempt that nobody waits for nothing is known.
     ears.hear(hand, batch(of_samples(finished=[finished._replace(number=99)])))
     journal: Any = ears._journal
-    told = {"num_tokens": 3, "version": 5, "finish": "length", "worker": "a"}
-    assert journal.interval.mock_calls == [
-        mock.call("slot/a/04", "sample", 1.5, 2.5, uid="u", draw=0, sample=0, **told)
-    ]
+    row = ("slot/a/04", 1.5, 2.5, "a", *ONE, 3, 5, "length")
+    assert journal.intervals.mock_calls == [mock.call("sample", SAMPLE_FIELDS, [row])]
+
+
+def test_a_score_that_is_asked_for_goes_to_who_asks():
+    ears, register, hand, posted = hearing(Payloads(1), asks_scores=True)
+    numbers = [register.admit(ONE._replace(sample=n), 0, "a/1") for n in range(2)]
+    scores, received = [Scored(n, 1.0, {}, None) for n in numbers], []
+    known = register.from_worker(numbers[1], "a/1")
+    assert known is not None
+    known.receive = received.append
+    ears.hear(hand, batch(of_samples(scored=scores)))
+    assert posted == []
+    assert received == [known.score] == [Score(value=1.0)]
+    first = register.from_worker(numbers[0], "a/1")
+    assert first is not None
+    assert first.score == Score(value=1.0)
 
 
 def test_what_is_said_of_samples_between_two_messages_is_one():
@@ -297,7 +320,7 @@ def test_what_is_lost_with_a_worker_is_what_holds_no_slot_and_has_no_score():
     register = Register()
     ids = [SampleId("u", 0, index) for index in range(5)]
     numbers = [register.admit(sample_id, 0, "a/1") for sample_id in ids]
-    register.admit(SampleId("v", 0, 0), 0, "b/1")
+    ended = register.admit(SampleId("v", 0, 0), 0, "b/1")
     running, finished, scored, paused, dropped = (
         register.from_worker(number, "a/1") for number in numbers
     )
@@ -311,8 +334,10 @@ def test_what_is_lost_with_a_worker_is_what_holds_no_slot_and_has_no_score():
     paused.is_paused = True
     dropped.is_finished = True
     register.drop(ids[4])
+    register.end(GroupId("v", 0), 2)
     assert not running.is_finished
     assert register.lost_with("a/1") == [(ids[1], 0), (ids[3], 0)]
+    assert register.from_worker(ended, "b/1") is None
 
 
 # Shares.
@@ -384,8 +409,8 @@ def test_groups_are_told_by_keys_and_come_whole_from_the_depot():
     letters, two = Letters(), [group(0, 2), group(1, 2)]
     told = wire.from_bytes(wire.to_bytes(message(two, letters)))
     assert [places for _, _, _, places, _ in told] == [
-        [["a/1", 0], ["a/1", 1]],
-        [["a/1", 10], ["a/1", 11]],
+        [["a/1", "a/1"], [0, 1]],
+        [["a/1", "a/1"], [10, 11]],
     ]
     groups = fetch(told, Shelf(), 1.0)
     assert [one.id for one in groups] == [GroupId("u0", 0), GroupId("u1", 0)]
@@ -404,7 +429,7 @@ def test_a_completion_may_go_when_nobody_has_its_group_any_more():
     del one
     assert stock.take_unused() == []
     del other
-    assert sorted(stock.take_unused()) == [("a/1", 0), ("a/1", 1)]
+    assert [sorted(column) for column in stock.take_unused()] == [["a/1"] * 2, [0, 1]]
     assert stock.take_unused() == []
 
 

@@ -1,8 +1,7 @@
 """Host records that cross folders: prompts, samples, groups, events and effects.
 
 Nothing here imports jax. Payloads (tokens, logprobs, text) travel in `Prompt` and
-`Sample`; the scheduling machines see only the small `Event` records and answer with
-`Effect` records that name payloads by `SampleId`.
+`Sample`; the scheduling machines see small events and answer with effects, by id.
 """
 
 import dataclasses
@@ -158,12 +157,9 @@ class Group(Generic[SampleT]):
     scores: tuple[Score, ...]
 
 
-# Events: what the shells tell a scheduling machine. `now_s` is the shell's clock.
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened; `now_s` is seconds on the shell's monotonic clock."""
+    """What the shell tells a machine; `now_s` is seconds on its monotonic clock."""
 
     now_s: float
 
@@ -235,13 +231,9 @@ class SampleScored(Event):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SamplesReported(Event):
-    """What is known at once of many samples, in place of an event for each.
+    """Events of many samples as one: id, attempt and what the event of each has.
 
     Of one sample, what a later field says came later.
-
-    started: (id, attempt, now_s), as in `SampleStarted`.
-    finished: (id, attempt, num_tokens, version_min), as in `SampleFinished`.
-    scored: (id, attempt, value), as in `SampleScored`.
     """
 
     started: Sequence[tuple[SampleId, int, float]] = ()
@@ -300,12 +292,9 @@ class TimePassed(Event):
     """Nothing happened; a shell that can lose messages sends it when all is quiet."""
 
 
-# Effects: what a scheduling machine asks of the shell, in order.
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """Something the shell must do."""
+    """What a scheduling machine asks of the shell, in order."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

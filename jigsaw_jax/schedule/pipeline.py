@@ -71,11 +71,9 @@ class Pipeline:
             emit=self._effects.append,
             asks_scores=asks_scores,
         )
+        sampling = self._sampling
         self._now = Standing(
-            self._source,
-            self._sampling.groups,
-            self._sampling.versions,
-            self._assembly,
+            self._source, sampling.groups, sampling.versions, self._assembly
         )
         self._judging = Judging(
             settings,

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jigsaw_jax import config, records
+from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.cluster import tables
 from jigsaw_jax.runtime.cluster.places import Stock
 from jigsaw_jax.runtime.cluster.reports import Reports
@@ -261,17 +262,16 @@ class Crew:
         self.numbers = itertools.count()
         self.now_s = 0.0
 
-    def gather(self, train, record, *, payloads, post, published, **_):
-        self.published = published
-        stock = Stock(payloads, "token", 1.0)
+    def gather(self, seat):
+        self.published = seat.published
+        stock = Stock(seat.payloads, "token", 1.0)
         self.reports = Reports(
-            stock, self.feed.put, journal=record.journal, asks_scores=False
+            stock, self.feed.put, journal=seat.record.journal, asks_scores=False
         )
         self.register = self.reports.register
         for name in ("add_samples", "add_scores"):
-            metered(payloads, name, self.meter, "payloads")
+            metered(seat.payloads, name, self.meter, "payloads")
         self.post = self.feed.put
-        del post, train
         metered(self.pipeline, "apply", self.meter, "machine")
         metered(self.source, "prompt", self.meter, "prompts")
         return self
@@ -287,7 +287,8 @@ class Crew:
     def admit(self, effect, prompt):
         del prompt
         number = self.register.admit(effect.id, effect.attempt, effect.worker)
-        told = *effect.id, effect.attempt, effect.version, effect.is_resumed
+        uid, draw, sample = effect.id
+        told = uid, draw, sample, effect.attempt, effect.version, effect.is_resumed
         self.admitted[effect.worker].append(Admitted(number, *told))
 
     def cancel(self, effect):
@@ -302,7 +303,7 @@ class Crew:
         """What hosts are told is turned, and they say that it has begun."""
         before = self.meter.switch("wire")
         for told in self.admitted.values():
-            tables.turned(told)
+            wire.columns(told)
         self.meter.switch("hosts")
         for worker, told in self.admitted.items():
             for one in told:

@@ -413,6 +413,7 @@ def test_a_sample_may_start_finish_and_be_scored_in_one_report():
         scored=[(s, 0, float(s.sample)) for s in samples],
     )
     (handed,) = pipeline.apply(report)
+    assert isinstance(handed, records.AccumulateGroups)
     assert handed.groups == (GroupId("p0", 0),)
     before = pipeline.snapshot()
     assert pipeline.apply(report) == []

@@ -211,6 +211,28 @@ def test_what_is_said_twice_late_or_by_another_is_counted_and_changes_nothing():
     assert unused == [["a/1", "a/1", "a/2"], [77, 78, 79]]
 
 
+@pytest.mark.parametrize("asks_scores", [False, True])
+def test_a_score_that_is_here_before_its_completion_waits_for_it(asks_scores):
+    payloads = Payloads(1)
+    payloads.add_prompts([group(0).prompt])
+    ears, register, hand, posted = hearing(payloads, asks_scores=asks_scores)
+    one = SampleId("u0", 0, 0)
+    number = register.admit(one, 0, "a/1")
+    score = Scored(number, 1.0, {}, None)
+    ears.hear(hand, batch(of_samples(started=[Started(number, 1.0)], scored=[score])))
+    finished = Finished(number, 77, 4, 1.0, 2.0, 3, 0, "stop")
+    ears.hear(hand, batch(of_samples(finished=[finished])))
+    ears.hear(hand, batch(of_samples(scored=[score])))
+    assert [event.scored for event in posted] == [
+        [],
+        [] if asks_scores else [(one, 0, 1.0)],
+    ]
+    assert register.num_ignored == 1
+    known = register.find(one, 0)
+    assert known is not None
+    assert known.score is not None
+
+
 def test_another_host_s_clock_is_lined_up_before_an_event_is_read():
     ears, register, hand, posted = hearing(Payloads(1))
     hand.offset_s = 0.5

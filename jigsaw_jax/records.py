@@ -7,6 +7,7 @@ Nothing here imports jax. Payloads (tokens, logprobs, text) travel in `Prompt` a
 
 import dataclasses
 import enum
+from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 SampleT = TypeVar("SampleT")
@@ -230,6 +231,22 @@ class SampleScored(Event):
     id: SampleId
     attempt: int
     value: float | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SamplesReported(Event):
+    """What is known at once of many samples, in place of an event for each.
+
+    Of one sample, what a later field says came later.
+
+    started: (id, attempt, now_s), as in `SampleStarted`.
+    finished: (id, attempt, num_tokens, version_min), as in `SampleFinished`.
+    scored: (id, attempt, value), as in `SampleScored`.
+    """
+
+    started: Sequence[tuple[SampleId, int, float]] = ()
+    finished: Sequence[tuple[SampleId, int, int, int]] = ()
+    scored: Sequence[tuple[SampleId, int, float | None]] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ from jigsaw_jax.runtime.payloads import Payloads
 from jigsaw_jax.runtime.progress import Progress
 from jigsaw_jax.runtime.record import Record
 from jigsaw_jax.runtime.scoring import ScoringDesk
+from jigsaw_jax.runtime.seat import Seat
 from jigsaw_jax.runtime.signals import Signals
 from jigsaw_jax.runtime.threads import ThreadFailed, arrivals
 from jigsaw_jax.schedule.batching import ON_SAMPLES, batches
@@ -118,15 +119,16 @@ class Control:
         return code
 
     def _run(self) -> int:
-        crew = self._crew = self._gather(
-            self._train,
-            self._record,
+        seat = Seat(
+            train=self._train,
+            record=self._record,
             clock=self._clock,
             progress=self._progress,
             payloads=self._payloads,
             post=self._events.put,
             published=self._report_publish,
         )
+        crew = self._crew = self._gather(seat)
         self._desk = ScoringDesk(
             crew.score,
             self._deliver_score,
@@ -313,8 +315,7 @@ class Control:
 
     def _evaluate_idle(self, when: str) -> None:
         """Evaluate and wait, with nothing else at work."""
-        crew = self._crew
-        evaluator = crew.evaluator
+        crew, evaluator = self._crew, self._crew.evaluator
         if self._train.evaluation.every < 0 or not evaluator.num_requests:
             return
         result = evaluator.result(crew.sample_idle(evaluator.requests()))
@@ -344,10 +345,8 @@ class Control:
     def _log_evaluation(self, scored: EvaluationScored) -> None:
         self._is_evaluating = False
         self._record.evaluated(scored.updates, scored.result)
-        self._progress.say(
-            f"held-out accuracy after {scored.updates} updates: "
-            f"{scored.result.accuracy:.3f}"
-        )
+        accuracy = f"{scored.result.accuracy:.3f}"
+        self.say(f"held-out accuracy after {scored.updates} updates: {accuracy}")
 
     # The end.
 
@@ -379,8 +378,9 @@ class Control:
             self._progress.stop()
             self._crew.kill()
             os._exit(130)
-        self._progress.say(
-            "stopping: finishing the update and saving; Ctrl-C again stops now"
+        self.say(
+            "stopping: finishing the update and saving, from where the same command "
+            "goes on; Ctrl-C again stops now"
         )
         self._events.put(records.StopRequested(now_s=self._clock.now_s()))
 

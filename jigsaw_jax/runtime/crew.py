@@ -18,14 +18,10 @@ from jigsaw_jax.records import (
     Score,
     StepUpdate,
 )
-from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.evaluation import Evaluator
-from jigsaw_jax.runtime.payloads import Payloads
-from jigsaw_jax.runtime.progress import Progress
-from jigsaw_jax.runtime.record import Record
+from jigsaw_jax.runtime.seat import Seat
 from jigsaw_jax.sample.loop import SampleRequest
 from jigsaw_jax.schedule.pipeline import Pipeline
-from jigsaw_jax.settings import Train
 
 
 class CrewLostError(Exception):
@@ -170,27 +166,11 @@ class Crew(Protocol):
 class Gather(Protocol):
     """Makes a crew that can work: built, warm, resumed."""
 
-    def __call__(
-        self,
-        train: Train,
-        record: Record,
-        *,
-        clock: Clock,
-        progress: Progress,
-        payloads: Payloads,
-        post: Callable[[Any], None],
-        published: Callable[[int, float, float], None],
-    ) -> Crew:
+    def __call__(self, seat: Seat) -> Crew:
         """Build, load or warm up, and compile.
 
         Args:
-          train: the run.
-          record: its directory.
-          clock: of the run.
-          progress: for the person who waits.
-          payloads: takes completions.
-          post: takes events.
-          published: called with (version, start_s, end_s) once every sampler has it.
+          seat: where it is to work.
 
         Returns:
           The crew, none of which works yet.

@@ -13,10 +13,14 @@ from jigsaw_jax.records import (
     StepUpdate,
     UpdateStepped,
 )
+from jigsaw_jax.runtime.allocator import give_back_freed
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.intervals import Intervals
 from jigsaw_jax.runtime.threads import CommandThread, Turns
 from jigsaw_jax.train.learner import Learner
+
+# Freed memory is given back no sooner again: to touch 200 MB anew takes 0.1 s.
+GIVE_BACK_S = 10.0
 
 
 class LearnerWorker:
@@ -57,6 +61,7 @@ class LearnerWorker:
         self.metrics: dict[int, dict[str, float]] = {}
         self.advantages: dict[int, dict[GroupId, list[float]]] = {}
         self.is_published = is_published
+        self._given_back_s = -GIVE_BACK_S
         self.thread = CommandThread("learner", post)
 
     def accumulate(self, groups: Sequence[Group], update: int) -> None:
@@ -106,6 +111,10 @@ class LearnerWorker:
         It calls `written`, from any thread, once the checkpoint is whole on disk.
         """
         start_s = self._clock.now_s()
+        if start_s - self._given_back_s >= GIVE_BACK_S:
+            # Nothing is being computed now, and what the save before took is free.
+            give_back_freed()
+            self._given_back_s = start_s
 
         def written() -> None:
             self._journal.interval("disk", "write", start_s, self._clock.now_s())

@@ -16,14 +16,11 @@ from typing import Any
 from jigsaw_jax import records
 from jigsaw_jax.records import Event, Group, GroupId, Prompt, Sample, Score
 from jigsaw_jax.runtime import signals
-from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.compilations import CompilationCounter
 from jigsaw_jax.runtime.control import Control
 from jigsaw_jax.runtime.evaluation import completion_text, sample_all
 from jigsaw_jax.runtime.export import export_policy
-from jigsaw_jax.runtime.payloads import Payloads
-from jigsaw_jax.runtime.progress import Progress
-from jigsaw_jax.runtime.record import Record
+from jigsaw_jax.runtime.seat import Seat
 from jigsaw_jax.runtime.start import Team, start
 from jigsaw_jax.sample.loop import SampleRequest
 from jigsaw_jax.settings import Train
@@ -36,12 +33,8 @@ class LocalCrew:
     """Threads of this process; see `Crew`.
 
     Args:
-      train: the run.
-      record: its directory.
+      seat: where it works.
       team: built and warm.
-      clock: of the run.
-      post: takes events.
-      published: called with (version, start_s, end_s).
 
     Attributes:
       pipeline: the state machine.
@@ -53,22 +46,13 @@ class LocalCrew:
       sampler_busy: when the sampler did.
     """
 
-    def __init__(
-        self,
-        train: Train,
-        record: Record,
-        *,
-        team: Team,
-        clock: Clock,
-        post: Callable[[Any], None],
-        published: Callable[[int, float, float], None],
-    ) -> None:
-        self._train = train
-        self._record = record
+    def __init__(self, seat: Seat, team: Team) -> None:
+        self._train = seat.train
+        self._record = seat.record
         self._team = team
-        self._clock = clock
-        self._post = post
-        self._published = published
+        self._clock = seat.clock
+        self._post = seat.post
+        self._published = seat.published
         self._sampler, self._learner = team.sampler, team.learner
         self._compilations = CompilationCounter()
         self.pipeline = team.pipeline
@@ -259,27 +243,9 @@ class LocalRuntime:
         return self.control.run()
 
 
-def gather(
-    train: Train,
-    record: Record,
-    *,
-    clock: Clock,
-    progress: Progress,
-    payloads: Payloads,
-    post: Callable[[Any], None],
-    published: Callable[[int, float, float], None],
-) -> LocalCrew:
+def gather(seat: Seat) -> LocalCrew:
     """Build everything in this process; see `crew.Gather`."""
     # Nothing here needs an orderly end: reward processes end with this one.
     with signals.leaving_at_once():
-        team = start(
-            train,
-            record,
-            clock=clock,
-            progress=progress,
-            post=post,
-            keep=payloads.add_sample,
-        )
-    return LocalCrew(
-        train, record, team=team, clock=clock, post=post, published=published
-    )
+        team = start(seat)
+    return LocalCrew(seat, team)

@@ -4,13 +4,14 @@ Every completion is in the record of exactly one update: the one that trained it
 group or, for a group that was dropped, the next one.
 """
 
+import collections
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jigsaw_jax.records import Sample, Score
-from jigsaw_jax.store.summary import clipped, union_s
+from jigsaw_jax.store.summary import clipped, union, union_s
 
 Interval = tuple[float, float]
 
@@ -21,15 +22,15 @@ class Window:
 
     start_s: end of the update before, or the run's first admission.
     end_s: end of this update.
-    learner: intervals in which the learner computed.
-    sampler: intervals in which the sampler computed.
+    learner_s: of it, in which the learner computed.
+    sampler_s: of it, in which the sampler computed.
     sampled_tokens: drawn in the window.
     """
 
     start_s: float
     end_s: float
-    learner: Sequence[Interval]
-    sampler: Sequence[Interval]
+    learner_s: float
+    sampler_s: float
     sampled_tokens: int
 
     @property
@@ -37,9 +38,10 @@ class Window:
         """Seconds from start to end."""
         return self.end_s - self.start_s
 
-    def busy_s(self, intervals: Iterable[Interval]) -> float:
-        """Seconds of the window that the intervals cover."""
-        return union_s(clipped(intervals, self.start_s, self.end_s))
+
+def busy_s(intervals: Iterable[Interval], start_s: float, end_s: float) -> float:
+    """Seconds between two times that the intervals cover."""
+    return union_s(clipped(union(intervals), start_s, end_s))
 
 
 def completion_metrics(
@@ -49,11 +51,18 @@ def completion_metrics(
 
     A missing reward is in no mean; lengths count sampled tokens alone.
     """
-    values = [score.value for score in scores if score.value is not None]
+    values: list[float] = []
+    parts: collections.defaultdict[str, list[float]] = collections.defaultdict(list)
+    for score in scores:
+        if score.value is not None:
+            values.append(score.value)
+        for name, part in score.parts.items():
+            # A name is there also where no reward of it is.
+            known = parts[name]
+            if part is not None:
+                known.append(part)
     metrics = {"reward/mean": mean(values), "reward/std": std(values)}
-    for name in sorted({name for score in scores for name in score.parts}):
-        parts = [score.parts.get(name) for score in scores]
-        metrics[f"reward/{name}"] = mean([x for x in parts if x is not None])
+    metrics |= {f"reward/{name}": mean(parts[name]) for name in sorted(parts)}
     lengths = [float(sample.num_sampled) for sample in samples]
     truncated = [float(sample.is_truncated) for sample in samples]
     return metrics | {
@@ -78,14 +87,12 @@ def group_metrics(scores_of_groups: Sequence[Sequence[Score]]) -> dict[str, floa
 
 def time_metrics(window: Window, *, trained_tokens: int) -> dict[str, float]:
     """Waiting, idling and goodput of a window."""
-    learner_s = window.busy_s(window.learner)
-    sampler_s = window.busy_s(window.sampler)
     length_s = max(window.length_s, 1e-9)
     return {
         "time/update_s": window.length_s,
-        "time/wait_s": window.length_s - learner_s,
-        "pipeline/trainer_wait_ratio": 1 - learner_s / length_s,
-        "pipeline/sampler_idle_ratio": 1 - sampler_s / length_s,
+        "time/wait_s": window.length_s - window.learner_s,
+        "pipeline/trainer_wait_ratio": 1 - window.learner_s / length_s,
+        "pipeline/sampler_idle_ratio": 1 - window.sampler_s / length_s,
         "pipeline/goodput_tokens_per_s": trained_tokens / length_s,
         "tokens/sampled": window.sampled_tokens,
     }

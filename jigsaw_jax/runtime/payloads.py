@@ -8,13 +8,16 @@ from typing import Any
 from jigsaw_jax.records import Group, GroupId, Prompt, SampleId, Score
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(slots=True)
 class _Open:
-    """What has arrived of one group, by (sample index, attempt)."""
+    """What has arrived of one group.
+
+    samples: by (sample index, attempt).
+    scored: the attempt that counts and its score, by sample index.
+    """
 
     samples: dict[tuple[int, int], Any] = dataclasses.field(default_factory=dict)
-    scores: dict[tuple[int, int], Score] = dataclasses.field(default_factory=dict)
-    attempts: dict[int, int] = dataclasses.field(default_factory=dict)
+    scored: dict[int, tuple[int, Score]] = dataclasses.field(default_factory=dict)
 
 
 def group_of(sample_id: SampleId) -> GroupId:
@@ -51,14 +54,20 @@ class Payloads:
 
         One of a freed prompt is let go.
         """
-        uid, draw, index = sample.id
+        self.add_samples((sample,))
+
+    def add_samples(self, samples: Iterable[Any]) -> None:
+        """The same of many."""
         with self._lock:
-            opened = self._groups.get((uid, draw))
-            if opened is None:
-                if uid not in self._prompts:
-                    return
-                opened = self._groups[uid, draw] = _Open()
-            opened.samples[index, sample.attempt] = sample
+            groups = self._groups
+            for sample in samples:
+                uid, draw, index = sample.id
+                opened = groups.get((uid, draw))
+                if opened is None:
+                    if uid not in self._prompts:
+                        continue
+                    opened = groups[uid, draw] = _Open()
+                opened.samples[index, sample.attempt] = sample
 
     def sample(self, sample_id: SampleId, attempt: int) -> Any:
         """The completion of this very attempt."""
@@ -66,32 +75,36 @@ class Payloads:
 
     def add_score(self, sample_id: SampleId, attempt: int, score: Score) -> None:
         """Keep a score until `free`; its attempt becomes the one that counts."""
+        self.add_scores(((sample_id, attempt, score),))
+
+    def add_scores(self, scores: Iterable[tuple[SampleId, int, Score]]) -> None:
+        """The same of many."""
         with self._lock:
-            opened = self._groups.get(sample_id[:2])
-            if opened is not None:
-                opened.scores[sample_id.sample, attempt] = score
-                opened.attempts[sample_id.sample] = attempt
+            groups = self._groups
+            for sample_id, attempt, score in scores:
+                opened = groups.get(sample_id[:2])
+                if opened is not None:
+                    opened.scored[sample_id.sample] = attempt, score
 
     def group(self, group_id: GroupId, order: int) -> Group:
         """The trainable-complete group, samples by index."""
         with self._lock:
             opened = self._groups[group_id]
-            keys = [(i, opened.attempts[i]) for i in range(self._samples_per_group)]
+            scored = [opened.scored[i] for i in range(self._samples_per_group)]
+            keys = [(i, attempt) for i, (attempt, _) in enumerate(scored)]
             return Group(
                 id=group_id,
                 order=order,
                 prompt=self._prompts[group_id.uid],
                 samples=tuple(opened.samples[key] for key in keys),
-                scores=tuple(opened.scores[key] for key in keys),
+                scores=tuple(score for _, score in scored),
             )
 
     def is_complete(self, group_id: GroupId) -> bool:
         """Whether all samples of the group are scored."""
         with self._lock:
             opened = self._groups.get(group_id)
-            return (
-                opened is not None and len(opened.attempts) == self._samples_per_group
-            )
+            return opened is not None and len(opened.scored) == self._samples_per_group
 
     def free(self, group_id: GroupId, *, keep_prompt: bool = False) -> None:
         """Forget a group that has ended; another draw may still need the prompt."""

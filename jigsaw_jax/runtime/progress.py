@@ -27,8 +27,10 @@ class Progress:
             sys.stdout.flush()
 
     def start(self, updates_done: int) -> None:
-        """The first round begins."""
+        """The first round begins, or a later one of a run that goes on."""
         self._started = (self._clock.now_s(), updates_done)
+        if updates_done:
+            self.say(f"going on after update {updates_done}/{self._updates}")
         if self._is_terminal:
             self._open_live(updates_done)
 

@@ -12,6 +12,7 @@ from jigsaw_jax.records import (
     Group,
     GroupId,
     Sample,
+    SamplesReported,
     SampleStarted,
     UpdateStepped,
 )
@@ -143,8 +144,8 @@ class Record:
     def started(self, events: Iterable[Event]) -> None:
         """The sampler reports; the first prefill of a version ends its gap."""
         for event in events if self._tally.is_gap_open else ():
-            if isinstance(event, SampleStarted):
-                gap = self._tally.started(event.now_s)
+            for now_s in _starts(event):
+                gap = self._tally.started(now_s)
                 if gap is not None:
                     self.journal.interval("gap", "publish_to_prefill", *gap)
 
@@ -287,3 +288,12 @@ class Record:
             }
         )
         self._dir.unlock()
+
+
+def _starts(event: Event) -> Sequence[float]:
+    """When samples started, as far as an event tells."""
+    if isinstance(event, SampleStarted):
+        return (event.now_s,)
+    if isinstance(event, SamplesReported):
+        return [now_s for _, _, now_s in event.started]
+    return ()

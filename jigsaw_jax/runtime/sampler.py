@@ -2,7 +2,7 @@
 
 import collections
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jigsaw_jax.records import (
     AdmitSample,
@@ -16,7 +16,7 @@ from jigsaw_jax.records import (
     StepTimed,
 )
 from jigsaw_jax.runtime.clock import Clock
-from jigsaw_jax.runtime.intervals import Intervals
+from jigsaw_jax.runtime.intervals import Intervals, log_sample
 from jigsaw_jax.runtime.threads import CommandThread, Turns
 from jigsaw_jax.sample.loop import LoopReport, SampleRequest, key_words
 from jigsaw_jax.settings import Sampler, Train
@@ -60,6 +60,14 @@ class Loop(Protocol):
         ...
 
 
+class Span(NamedTuple):
+    """Where on the timeline a sample ran."""
+
+    lane: int
+    start_s: float
+    end_s: float
+
+
 class SamplerWorker:
     """Owns the sample loop; every method but `__init__` runs on the sampler's thread.
 
@@ -70,7 +78,7 @@ class SamplerWorker:
       journal: the event log.
       clock: of the run.
       post: takes events.
-      keep: takes completions.
+      keep: takes completions, and which lane each had, from when to when.
 
     Attributes:
       thread: where the loop runs.
@@ -86,7 +94,7 @@ class SamplerWorker:
         journal: Intervals,
         clock: Clock,
         post: Callable[[Any], None],
-        keep: Callable[[Sample], None],
+        keep: Callable[[Sample, Span], None],
     ) -> None:
         self._train = train
         self._loop = loop
@@ -170,12 +178,14 @@ class SamplerWorker:
             if sample_id.uid not in self._guests:
                 self._post(SampleStarted(now_s=start_s, id=sample_id, attempt=attempt))
         for sample in report.finished:
-            self._log_slot(sample, end_s)
+            lane, start_s = self._lanes.leave(sample.id)
+            span = Span(lane, start_s, end_s)
             receive = self._guests.get(sample.id.uid)
             if receive is not None:
+                log_slot(self._journal, sample, span)
                 receive(sample)
                 continue
-            self._keep(sample)
+            self._keep(sample, span)
             self._post(
                 SampleFinished(
                     now_s=end_s,
@@ -186,20 +196,18 @@ class SamplerWorker:
                 )
             )
 
-    def _log_slot(self, sample: Sample, end_s: float) -> None:
-        lane, start_s = self._lanes.leave(sample.id)
-        self._journal.interval(
-            f"slot/{lane:02d}",
-            "sample",
-            start_s,
-            end_s,
-            uid=sample.id.uid,
-            draw=sample.id.draw,
-            sample=sample.id.sample,
-            num_tokens=sample.num_sampled,
-            version=sample.version_min,
-            finish=sample.finish_reason.value,
-        )
+
+def log_slot(journal: Intervals, sample: Sample, span: Span) -> None:
+    """Record which lane a completion had."""
+    log_sample(
+        journal,
+        f"{span.lane:02d}",
+        (span.start_s, span.end_s),
+        sample_id=sample.id,
+        num_tokens=sample.num_sampled,
+        version=sample.version_min,
+        finish=sample.finish_reason.value,
+    )
 
 
 class StepTimes:

@@ -3,19 +3,17 @@
 import collections
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 from jigsaw_jax.data.source import PromptSource
+from jigsaw_jax.records import Sample
 from jigsaw_jax.reward.pool import RewardPool
 from jigsaw_jax.reward.sandbox.client import check_isolation
 from jigsaw_jax.runtime.build import Parts, build, side_by_side
-from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.evaluation import Evaluator
 from jigsaw_jax.runtime.learner import LearnerWorker
-from jigsaw_jax.runtime.progress import Progress
 from jigsaw_jax.runtime.publisher import Publisher
-from jigsaw_jax.runtime.record import Record
-from jigsaw_jax.runtime.sampler import SamplerWorker
+from jigsaw_jax.runtime.sampler import SamplerWorker, Span, log_slot
+from jigsaw_jax.runtime.seat import Seat
 from jigsaw_jax.runtime.threads import ThreadFailed, Turns
 from jigsaw_jax.sample.loop import SampleLoop
 from jigsaw_jax.sample.warm_up import warm_up
@@ -53,64 +51,42 @@ class Team:
     is_resumed: bool
 
 
-def start(
-    train: Train,
-    record: Record,
-    *,
-    clock: Clock,
-    progress: Progress,
-    post: Callable[[Any], None],
-    keep: Callable[[Any], None],
-) -> Team:
+def start(seat: Seat) -> Team:
     """Build, load or warm up, and compile; no thread of the run works yet.
 
     Args:
-      train: the run.
-      record: its directory.
-      clock: of the run.
-      progress: for the person who waits.
-      post: takes events from the workers.
-      keep: takes completions.
+      seat: of the crew that it is for.
 
     Returns:
       The team, with no thread started.
     """
-    if "code" in train.reward.weights:
-        progress.say(check_isolation(train.reward))
+    reward = seat.train.reward
+    if "code" in reward.weights:
+        seat.progress.say(check_isolation(reward))
     # First, since its processes take as long to load as all that follows.
     pool = RewardPool(
-        train.reward, on_failed=lambda error: post(ThreadFailed("reward", error))
+        reward, on_failed=lambda error: seat.post(ThreadFailed("reward", error))
     )
     try:
-        return _team(
-            train, record, pool, clock=clock, progress=progress, post=post, keep=keep
-        )
+        return _team(seat, pool)
     except BaseException:
         pool.close()
         raise
 
 
-def _team(
-    train: Train,
-    record: Record,
-    pool: RewardPool,
-    *,
-    clock: Clock,
-    progress: Progress,
-    post: Callable[[Any], None],
-    keep: Callable[[Any], None],
-) -> Team:
+def _team(seat: Seat, pool: RewardPool) -> Team:
+    train, clock = seat.train, seat.clock
     parts = build(train)
     pipeline = Pipeline(
         train.pipeline,
         updates=train.updates,
         checkpoint_every=train.store.checkpoint_every,
     )
-    saved = record.vault.restore(parts.learner)
+    saved = seat.record.vault.restore(parts.learner)
     frozen = parts.learner.frozen
     publisher = Publisher(parts.channel, parts.engine, clock, frozen=frozen)
     if saved is None:
-        warm_up_policy(train, parts.source, parts.learner, say=progress.say)
+        warm_up_policy(train, parts.source, parts.learner, say=seat.progress.say)
         first = None
     else:
         pipeline.restore(saved.pipeline)
@@ -125,7 +101,13 @@ def _team(
     # Behind the engine's, with which it may share devices.
     parts.learner.run_shapes()
     turns = Turns(is_shared=train.mesh.shared)
-    shared = {"turns": turns, "journal": record.journal, "clock": clock, "post": post}
+    journal = seat.record.journal
+
+    def keep(sample: Sample, span: Span) -> None:
+        log_slot(journal, sample, span)
+        seat.payloads.add_sample(sample)
+
+    shared = {"turns": turns, "journal": journal, "clock": clock, "post": seat.post}
     return Team(
         parts=parts,
         pool=pool,

@@ -195,11 +195,12 @@ class Tally:
         self._sampler += _drain(sampler_busy)
         self._learner += _drain(learner_busy)
         start_s = end_s if self._window_start_s is None else self._window_start_s
+        sampler = [busy[:2] for busy in self._sampler]
         window = Window(
             start_s=start_s,
             end_s=end_s,
-            learner=self._learner,
-            sampler=[(start, end) for start, end, _ in self._sampler],
+            learner_s=measure.busy_s(self._learner, start_s, end_s),
+            sampler_s=measure.busy_s(sampler, start_s, end_s),
             sampled_tokens=sum(n for _, end, n in self._sampler if end <= end_s),
         )
         self._add(window)
@@ -211,12 +212,11 @@ class Tally:
 
     def _add(self, window: Window) -> None:
         totals = self.totals
-        learner_s = window.busy_s(window.learner)
-        totals.learner_s += learner_s
-        totals.wait_s += window.length_s - learner_s
+        totals.learner_s += window.learner_s
+        totals.wait_s += window.length_s - window.learner_s
         if totals.first_step_s is not None:
             totals.sampled_tokens += window.sampled_tokens
-            totals.sampler_s += window.busy_s(window.sampler)
+            totals.sampler_s += window.sampler_s
             totals.loop_s += window.length_s
 
     def summary(self) -> dict[str, Any]:

@@ -238,13 +238,49 @@ def _record(hint: Any) -> Callable[[Any], Any]:
     return record
 
 
+def columns(rows: Iterable[Sequence[Any]]) -> list[list[Any]]:
+    """Columns of rows of one length, as plain values; none where there are no rows."""
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+@functools.cache
+def rows_reader(hint: Any) -> Callable[[Any], list[Any]]:
+    """What reads named tuples of a type from their columns, a column at a time.
+
+    Args:
+      hint: the type.
+
+    Returns:
+      Takes what `columns` made and returns rows; raises as `read`.
+    """
+    hints = typing.get_type_hints(hint)
+    fields = [(_kept(hints[name]), reader(hints[name])) for name in hint._fields]
+    make = _maker(hint, hint._fields)
+
+    def rows(value: Any) -> list[Any]:
+        told = read_list(value)
+        if not told:
+            return []
+        taken = []
+        for (kept, take), column in zip(
+            fields, read_list(told, len(fields)), strict=True
+        ):
+            is_kept = kept.issuperset(map(type, read_list(column)))
+            taken.append(column if is_kept else list(map(take, column)))
+        if len(set(map(len, taken))) > 1:
+            raise _wrong(f"columns of {hint.__name__} of one length", value)
+        return list(map(make, zip(*taken, strict=True)))
+
+    return rows
+
+
 def _kept(hint: Any) -> frozenset[type]:
     """Types of which a value is read as it is."""
     arms = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     return _SCALARS.intersection(arms)
 
 
-def _maker(hint: Any, names: Sequence[str]) -> Callable[[list[Any]], Any]:
+def _maker(hint: Any, names: Sequence[str]) -> Callable[[Sequence[Any]], Any]:
     """What makes a record of all its fields, in order."""
     if issubclass(hint, tuple):
         return functools.partial(tuple.__new__, hint)
@@ -253,7 +289,7 @@ def _maker(hint: Any, names: Sequence[str]) -> Callable[[list[Any]], Any]:
     # Of a record that checks nothing. Its own constructor takes twice as long.
     setters = [getattr(hint, name).__set__ for name in names]
 
-    def make(items: list[Any]) -> Any:
+    def make(items: Sequence[Any]) -> Any:
         record = object.__new__(hint)
         for put, item in zip(setters, items, strict=True):
             put(record, item)

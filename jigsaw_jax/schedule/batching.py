@@ -8,7 +8,12 @@ from jigsaw_jax import records
 
 # Reports that come by the hundred, and make one hand-off where they come together.
 ON_SAMPLES = frozenset(
-    {records.SampleStarted, records.SampleFinished, records.SampleScored}
+    {
+        records.SampleStarted,
+        records.SampleFinished,
+        records.SampleScored,
+        records.SamplesReported,
+    }
 )
 
 

@@ -6,9 +6,11 @@ their ends, compressed, and a mark of each, eight bytes, says at once whether on
 among them.
 """
 
+import base64
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from jigsaw_jax.records import GroupId
 
@@ -60,7 +62,7 @@ class Ended:
         newest = self._newest.setdefault(how, [])
         newest.append(group)
         if len(newest) == BLOCK:
-            block = zlib.compress(json.dumps(newest).encode())
+            block = _pack(newest)
             self._packed.setdefault(how, []).append(block)
             newest.clear()
 
@@ -68,10 +70,44 @@ class Ended:
         """Every group and how it ended, in the order of the ends of each kind."""
         for how, newest in self._newest.items():
             for block in self._packed.get(how, ()):
-                for uid, draw in json.loads(zlib.decompress(block)):
-                    yield GroupId(uid, draw), how
+                for group in _unpack(block):
+                    yield group, how
             for group in newest:
                 yield group, how
+
+    def snapshot(self) -> dict[str, list[Any]]:
+        """By how they ended, as JSON values: packed blocks as text, then groups.
+
+        A run's checkpoints have every group that has ended, and nobody waits while
+        they are listed.
+        """
+        return {
+            how: [
+                *(
+                    base64.b64encode(block).decode()
+                    for block in self._packed.get(how, ())
+                ),
+                *([group.uid, group.draw] for group in newest),
+            ]
+            for how, newest in self._newest.items()
+        }
+
+
+def listed(entries: Iterable[Any]) -> Iterator[GroupId]:
+    """Groups of one kind of a snapshot; one of before they were packed has no text."""
+    for entry in entries:
+        if isinstance(entry, str):
+            yield from _unpack(base64.b64decode(entry))
+        else:
+            yield GroupId(*entry)
+
+
+def _pack(groups: list[GroupId]) -> bytes:
+    return zlib.compress(json.dumps(groups).encode())
+
+
+def _unpack(block: bytes) -> list[GroupId]:
+    return [GroupId(uid, draw) for uid, draw in json.loads(zlib.decompress(block))]
 
 
 def _mark(group: GroupId) -> tuple[int, bytes]:

@@ -24,6 +24,7 @@ from collections.abc import Collection
 from typing import Any
 
 from jigsaw_jax.schedule.line import Line
+from jigsaw_jax.settings import Pipeline
 
 # The weight of the newest measurement.
 NEWEST = 0.25
@@ -212,3 +213,13 @@ class Gap:
 
 def _mean(mean: float | None, value: float) -> float:
     return value if mean is None else mean + NEWEST * (value - mean)
+
+
+def gap_of(settings: Pipeline) -> Gap:
+    """Of a run; a frontier never has more groups than may be open at once."""
+    paced = (settings.staleness_max + 1) * settings.groups_per_update
+    return Gap(
+        samples_per_group=settings.samples_per_group,
+        width_min=settings.frontier_groups,
+        width_max=paced if settings.mode == "async" else settings.groups_per_round,
+    )

@@ -19,11 +19,11 @@ gives the same tokens. So every (uid, draw, sample) ends exactly once.
 
 import dataclasses
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jigsaw_jax.records import GroupId, SampleId
-from jigsaw_jax.schedule.ended import Ended
+from jigsaw_jax.schedule.ended import Ended, listed
 
 
 class State(enum.Enum):
@@ -78,11 +78,14 @@ _COMMITTED = State.COMMITTED.value
 
 @dataclasses.dataclass(slots=True)
 class _Entry:
-    """A group that has not ended; `update` is the lease."""
+    """A group that has not ended; `update` is the lease.
+
+    Nearly every sample has one attempt, so that groups share their rows of zeros.
+    """
 
     states: list[State]
-    attempts: list[int]
-    failures: list[int]
+    attempts: Sequence[int]
+    failures: Sequence[int]
     update: int | None = None
 
 
@@ -91,6 +94,7 @@ class Ledger:
 
     def __init__(self, samples_per_group: int) -> None:
         self._samples_per_group = samples_per_group
+        self._zeros = (0,) * samples_per_group
         # By uid and draw: a part of a sample's identity equals its group's, and is
         # made in a third of the time.
         self._open: dict[tuple[str, int], _Entry] = {}
@@ -111,8 +115,8 @@ class Ledger:
         """
         if group in self._open or group in self._ended:
             raise LedgerError(f"{group} must be new, it was opened before")
-        size = self._samples_per_group
-        self._open[group] = _Entry([State.QUEUED] * size, [0] * size, [0] * size)
+        size, zeros = self._samples_per_group, self._zeros
+        self._open[group] = _Entry([State.QUEUED] * size, zeros, zeros)
         self._counts[State.QUEUED] += size
 
     def move(
@@ -140,7 +144,7 @@ class Ledger:
         """
         index = sample.sample
         entry = self._open.get(sample[:2])
-        if entry is not None and entry.states[index] in unless:
+        if unless and entry is not None and entry.states[index] in unless:
             return False
         if entry is None or entry.attempts[index] != attempt:
             return self._is_late(sample, attempt, to)
@@ -181,8 +185,8 @@ class Ledger:
                 raise _illegal(sample, state, State.QUEUED)
             return False
         entry.states[sample.sample] = State.QUEUED
-        entry.attempts[sample.sample] += 1
-        entry.failures[sample.sample] += is_failure
+        entry.attempts = _more(entry.attempts, sample.sample, 1)
+        entry.failures = _more(entry.failures, sample.sample, is_failure)
         self._counts[state] -= 1
         self._counts[State.QUEUED] += 1
         return True
@@ -283,10 +287,7 @@ class Ledger:
         return tuple(GroupId(*group) for group in self._open)
 
     def snapshot(self) -> dict[str, Any]:
-        """The whole ledger as JSON values; an ended group takes one entry."""
-        ended: dict[str, list[list[Any]]] = {}
-        for group, how in self._ended.items():
-            ended.setdefault(how, []).append([group.uid, group.draw])
+        """The whole ledger as JSON values; ended groups are in it as they are kept."""
         return {
             "samples_per_group": self._samples_per_group,
             "open": [
@@ -299,7 +300,7 @@ class Ledger:
                 ]
                 for group, entry in self._open.items()
             ],
-            "ended": ended,
+            "ended": self._ended.snapshot(),
         }
 
     def restore(self, snapshot: dict[str, Any], *, updates: int) -> None:
@@ -326,9 +327,9 @@ class Ledger:
             table.clear()
         self._ended = Ended()
         self._counts = dict.fromkeys(State, 0)
-        for how, groups in snapshot["ended"].items():
-            for uid, draw in groups:
-                self._take_over(GroupId(uid, draw), how)
+        for how, entries in snapshot["ended"].items():
+            for group in listed(entries):
+                self._take_over(group, how)
         for uid, draw, update, _, attempts, failures in snapshot["open"]:
             group = GroupId(uid, draw)
             if update is not None and update < updates:
@@ -337,7 +338,7 @@ class Ledger:
             self.open(group)
             entry = self._open[group]
             entry.attempts = [attempt + 1 for attempt in attempts]
-            entry.failures = list(failures)
+            entry.failures = failures
 
     def _is_late(self, sample: SampleId, attempt: int, to: State) -> bool:
         """False where the attempt is an old one or its group has ended, else raises."""
@@ -381,6 +382,10 @@ class Ledger:
             return
         self._counts[State.DROPPED] += self._samples_per_group
         self._reasons[how] = self._reasons.get(how, 0) + 1
+
+
+def _more(counts: Sequence[int], index: int, num: int) -> list[int]:
+    return [*counts[:index], counts[index] + num, *counts[index + 1 :]]
 
 
 def _illegal(sample: SampleId, state: State, to: State) -> LedgerError:

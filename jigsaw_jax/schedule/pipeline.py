@@ -15,7 +15,7 @@ from typing import Any
 from jigsaw_jax import records
 from jigsaw_jax.records import Effect, Event, GroupId
 from jigsaw_jax.schedule.assembly import Assembly, fifo_prefix
-from jigsaw_jax.schedule.gap import Gap
+from jigsaw_jax.schedule.gap import gap_of
 from jigsaw_jax.schedule.groups import OpenGroup
 from jigsaw_jax.schedule.judging import Judging
 from jigsaw_jax.schedule.ledger import Ledger, State
@@ -37,6 +37,7 @@ class Pipeline:
       settings: of rounds and admission.
       updates: optimizer steps of the run; a round with nothing to train has none.
       checkpoint_every: updates between checkpoints.
+      asks_scores: whether `ScoreSample` is sent; not where samples are scored unasked.
 
     Attributes:
       staleness: mean and maximum age, in versions, of the oldest token of the groups
@@ -45,7 +46,12 @@ class Pipeline:
     """
 
     def __init__(
-        self, settings: Settings, *, updates: int, checkpoint_every: int
+        self,
+        settings: Settings,
+        *,
+        updates: int,
+        checkpoint_every: int,
+        asks_scores: bool = True,
     ) -> None:
         self._settings = settings
         self._updates = updates
@@ -55,7 +61,7 @@ class Pipeline:
         self._assembly = Assembly()
         rules = Pacing if settings.mode == "async" else Rounds
         self._rounds: Rounds | Pacing = rules(settings, updates=updates)
-        self._gap = _gap(settings)
+        self._gap = gap_of(settings)
         self._effects: list[Effect] = []
         self._sampling = Sampling(
             settings,
@@ -63,6 +69,7 @@ class Pipeline:
             gap=self._gap,
             accepts=self._rounds.accepts,
             emit=self._effects.append,
+            asks_scores=asks_scores,
         )
         self._now = Standing(
             self._source,
@@ -90,6 +97,7 @@ class Pipeline:
             records.SampleFinished: self._sampling.finished,
             records.SampleFailed: self._sampling.failed,
             records.SampleScored: self._sampling.scored,
+            records.SamplesReported: self._sampling.reported,
             records.GroupsAccumulated: self._groups_accumulated,
             records.UpdateStepped: self._update_stepped,
             records.VersionPublished: lambda e: self._rounds.published(e.version),
@@ -386,15 +394,3 @@ class Pipeline:
     def _request(self) -> None:
         if request := self._source.top_up(self._rounds.wanted(self._now)):
             self._effects.append(request)
-
-
-def _gap(settings: Settings) -> Gap:
-    """A frontier never has more groups than may be open at once."""
-    per_update = settings.groups_per_update
-    is_async = settings.mode == "async"
-    paced = (settings.staleness_max + 1) * per_update
-    return Gap(
-        samples_per_group=settings.samples_per_group,
-        width_min=settings.frontier_groups,
-        width_max=paced if is_async else settings.groups_per_round,
-    )

@@ -16,6 +16,7 @@ from jigsaw_jax.schedule.lengths import Lengths
 
 # Smaller enters first.
 Rank = tuple[int, float, int]
+Arrival = tuple[int, collections.deque[SampleId]]
 # Outdated ranks that are kept in any case.
 SPARE = 64
 
@@ -34,11 +35,14 @@ class Requests:
         self._lengths = lengths
         self._is_by_order = is_by_order
         self._orders: list[int] = []
-        self._waiting: dict[int, collections.deque[tuple[int, SampleId]]] = {}
+        # Of each group, what arrived together: its place in line, and the requests.
+        self._waiting: dict[int, collections.deque[Arrival]] = {}
         self._arrivals = self._put_back = 0
         self._probed: set[int] = set()
         # Every rank that a waiting group had; only its current one counts.
         self._ranked: list[tuple[Rank, int]] = []
+        # What `first` said last, while nothing has changed since.
+        self._first: int | None = None
 
     def add(self, order: int, samples: Iterable[SampleId]) -> None:
         """Let requests of a group arrive, behind all that wait; retries too."""
@@ -46,22 +50,24 @@ class Requests:
         if self._orders[place : place + 1] != [order]:
             self._orders.insert(place, order)
         waiting = self._waiting.setdefault(order, collections.deque())
-        for sample in samples:
-            waiting.append((self._arrivals, sample))
-            self._arrivals += 1
+        waiting.append((self._arrivals, collections.deque(samples)))
+        self._arrivals += 1
         self.rank(order)
 
     def put_back(self, order: int, sample: SampleId) -> None:
         """Let a request that had entered wait again, before all others."""
         self._put_back -= 1
         waiting = self._waiting.setdefault(order, collections.deque())
-        waiting.appendleft((self._put_back, sample))
+        waiting.appendleft((self._put_back, collections.deque((sample,))))
         self.rank(order)
 
     def withdraw(self, order: int, sample: SampleId) -> None:
         """Let a request that waits go."""
         waiting = self._waiting[order]
-        waiting.remove(next(entry for entry in waiting if entry[1] == sample))
+        arrival = next(one for one in waiting if sample in one[1])
+        arrival[1].remove(sample)
+        if not arrival[1]:
+            waiting.remove(arrival)
         if not waiting:
             del self._waiting[order]
         self.rank(order)
@@ -69,9 +75,16 @@ class Requests:
     def pop(self, order: int) -> SampleId:
         """Take the earliest request of a group that has one."""
         waiting = self._waiting[order]
-        _, sample = waiting.popleft()
-        if not waiting:
-            del self._waiting[order]
+        samples = waiting[0][1]
+        sample = samples.popleft()
+        if samples and self._lengths is None:
+            # What arrived together has one rank.
+            return sample
+        self._first = None
+        if not samples:
+            waiting.popleft()
+            if not waiting:
+                del self._waiting[order]
         self._probed.add(order)
         if self._ranked and self._ranked[0][1] == order:
             # Usually the one that `first` has just named: outdated as it is by now,
@@ -94,9 +107,11 @@ class Requests:
             del self._orders[place]
         self._waiting.pop(order, None)
         self._probed.discard(order)
+        self._first = None
 
     def rank(self, order: int) -> None:
         """Note that what the group's rank depends on may have changed."""
+        self._first = None
         if order not in self._waiting:
             return
         heapq.heappush(self._ranked, (self._rank(order), order))
@@ -115,9 +130,12 @@ class Requests:
 
     def first(self) -> int | None:
         """Which group of all has the request that may enter first, or None."""
+        if self._first is not None:
+            return self._first
         while self._ranked:
             rank, order = self._ranked[0]
             if order in self._waiting and self._rank(order) == rank:
+                self._first = order
                 return order
             heapq.heappop(self._ranked)
             # Another group of the same prompt may have changed the estimate.
@@ -125,13 +143,13 @@ class Requests:
         return None
 
     def _rank(self, order: int) -> Rank:
-        arrival, sample = self._waiting[order][0]
+        arrival, samples = self._waiting[order][0]
         if arrival < 0:
             # It has entered before.
             return -1, 0.0, arrival
         if self._lengths is None:
             return 0, float(order) if self._is_by_order else 0.0, arrival
-        estimate = self._lengths.estimate(sample.uid)
+        estimate = self._lengths.estimate(samples[0].uid)
         if estimate is None:
             return int(order in self._probed), 0.0, arrival
         return 2, -estimate, arrival

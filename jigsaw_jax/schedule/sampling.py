@@ -32,6 +32,7 @@ class Sampling:
       gap: between trainer and sampler; this class says how long groups take.
       accepts: whether a sample with an oldest token of this version may train.
       emit: takes effects.
+      asks_scores: whether finished samples are to be scored, or that is done unasked.
 
     Attributes:
       groups: open groups by order.
@@ -49,12 +50,15 @@ class Sampling:
         gap: Gap,
         accepts: Callable[[OpenGroup, int], bool],
         emit: Callable[[Effect], None],
+        asks_scores: bool = True,
     ) -> None:
         self._settings = settings
+        self._size = settings.samples_per_group
         self._ledger = ledger
         self._gap = gap
         self._accepts = accepts
         self._emit = emit
+        self._asks_scores = asks_scores
         is_longest_first = settings.request_order == "longest_first"
         self._lengths = Lengths() if is_longest_first else None
         is_by_order = settings.admission == "frontier_adaptive"
@@ -114,7 +118,9 @@ class Sampling:
                 return
             sample = self._requests.pop(order)
             attempt = ledger.attempt(sample)
-            is_resumed = self._paused.pop(sample, None) is not None
+            is_resumed = bool(self._paused) and sample in self._paused
+            if is_resumed:
+                del self._paused[sample]
             ledger.move(sample, attempt, _RUNNING if is_resumed else _ADMITTED)
             slots.occupy(worker, sample, attempt)
             gap.entered()
@@ -144,7 +150,7 @@ class Sampling:
             self._ledger.move(sample, attempt, State.PAUSED)
             self._paused[sample] = attempt, worker
             self._deadlines.clear(sample)
-            self._requests.put_back(self._group(sample).order, sample)
+            self._requests.put_back(self._by_id[sample[:2]].order, sample)
             self._emit(records.PauseSample(id=sample, attempt=attempt, worker=worker))
 
     def give_up_overdue(self) -> None:
@@ -171,54 +177,71 @@ class Sampling:
 
     def started(self, event: records.SampleStarted) -> None:
         """The sample decodes."""
-        self._ledger.move(event.id, event.attempt, _RUNNING, unless=_RESTING)
+        self._start(event.id, event.attempt)
 
     def finished(self, event: records.SampleFinished) -> None:
         """Free the slot and have the sample scored."""
-        sample = event.id
-        if sample in self._paused and self._paused[sample][0] == event.attempt:
-            # It ended before it could be stopped.
-            self._unpause(sample)
-            self._ledger.move(sample, event.attempt, _RUNNING)
-        if not self._ledger.move(sample, event.attempt, _WAITING_ENV):
-            return
-        self._release(sample, is_finished=True)
-        group = self._group(sample)
-        if not self._accepts(group, event.version_min):
-            self.rejected += 1
-            self._retry(sample, event.attempt)
-            return
-        group.tokens[sample.sample] = event.num_tokens
-        group.versions[sample.sample] = event.version_min
-        if len(group.tokens) == self._settings.samples_per_group:
-            self._requests.remove(group.order)
-            self._gap.sampled(group.tokens.values())
-        if self._lengths is not None:
-            self._lengths.add(sample.uid, event.num_tokens)
-            self._requests.rank(group.order)
-        self._deadlines.set(sample, self._gap.now_s)
-        self._emit(records.ScoreSample(id=sample, attempt=event.attempt))
+        self._finish(event.id, event.attempt, event.num_tokens, event.version_min)
+
+    def scored(self, event: records.SampleScored) -> None:
+        """Keep the value; the last one completes the group."""
+        self._score(event.id, event.attempt, event.value)
+
+    def reported(self, event: records.SamplesReported) -> None:
+        """All of that, of many samples."""
+        for sample, attempt, _ in event.started:
+            self._start(sample, attempt)
+        for sample, attempt, num_tokens, version_min in event.finished:
+            self._finish(sample, attempt, num_tokens, version_min)
+        for sample, attempt, value in event.scored:
+            self._score(sample, attempt, value)
 
     def failed(self, event: records.SampleFailed) -> None:
         """Queue the sample again."""
         self._retry(event.id, event.attempt)
 
-    def scored(self, event: records.SampleScored) -> None:
-        """Keep the value; the last one completes the group."""
-        sample = event.id
-        if not self._ledger.move(sample, event.attempt, _SCORED):
+    def _start(self, sample: SampleId, attempt: int) -> None:
+        self._ledger.move(sample, attempt, _RUNNING, unless=_RESTING)
+
+    def _finish(
+        self, sample: SampleId, attempt: int, num_tokens: int, version_min: int
+    ) -> None:
+        if self._paused and self._paused.get(sample, (-1,))[0] == attempt:
+            # It ended before it could be stopped.
+            self._unpause(sample)
+            self._ledger.move(sample, attempt, _RUNNING)
+        if not self._ledger.move(sample, attempt, _WAITING_ENV):
+            return
+        if self._slots.release(sample, is_finished=True) is not None:
+            self._gap.left(is_finished=True)
+        group = self._by_id[sample[:2]]
+        if not self._accepts(group, version_min):
+            self.rejected += 1
+            self._retry(sample, attempt)
+            return
+        group.tokens[sample.sample] = num_tokens
+        group.versions[sample.sample] = version_min
+        if len(group.tokens) == self._size:
+            self._requests.remove(group.order)
+            self._gap.sampled(group.tokens.values())
+        if self._lengths is not None:
+            self._lengths.add(sample.uid, num_tokens)
+            self._requests.rank(group.order)
+        self._deadlines.set(sample, self._gap.now_s)
+        if self._asks_scores:
+            self._emit(records.ScoreSample(id=sample, attempt=attempt))
+
+    def _score(self, sample: SampleId, attempt: int, value: float | None) -> None:
+        if not self._ledger.move(sample, attempt, _SCORED):
             return
         self._deadlines.clear(sample)
-        group = self._group(sample)
-        group.values[sample.sample] = event.value
-        if len(group.values) == self._settings.samples_per_group:
+        group = self._by_id[sample[:2]]
+        group.values[sample.sample] = value
+        if len(group.values) == self._size:
             self.complete.append(group.order)
 
-    def _group(self, sample: SampleId) -> OpenGroup:
-        return self._by_id[sample[:2]]
-
     def _samples(self, group: GroupId) -> list[SampleId]:
-        return [SampleId(*group, i) for i in range(self._settings.samples_per_group)]
+        return [SampleId(*group, i) for i in range(self._size)]
 
     def _lose(self, worker: str) -> None:
         lost = self._slots.lose(worker)
@@ -229,14 +252,12 @@ class Sampling:
             self._retry(sample, attempt)
 
     def _release(
-        self, sample: SampleId, *, is_finished: bool = False, is_overdue: bool = False
+        self, sample: SampleId, *, is_overdue: bool = False
     ) -> tuple[str, int] | None:
-        """Free the sample's slot, if it has one."""
-        place = self._slots.release(
-            sample, is_finished=is_finished, is_overdue=is_overdue
-        )
+        """Free the slot of a sample that has not finished, if it has one."""
+        place = self._slots.release(sample, is_overdue=is_overdue)
         if place is not None:
-            self._gap.left(is_finished=is_finished)
+            self._gap.left(is_finished=False)
         return place
 
     def _cancel(self, sample: SampleId, *, is_overdue: bool = False) -> None:
@@ -252,7 +273,7 @@ class Sampling:
 
     def _unpause(self, sample: SampleId) -> tuple[int, str]:
         """It waits for a slot no more."""
-        self._requests.withdraw(self._group(sample).order, sample)
+        self._requests.withdraw(self._by_id[sample[:2]].order, sample)
         return self._paused.pop(sample)
 
     def _retry(self, sample: SampleId, attempt: int) -> None:
@@ -262,7 +283,7 @@ class Sampling:
         self._deadlines.clear(sample)
         if sample in self._paused:
             self._unpause(sample)
-        group = self._group(sample)
+        group = self._by_id[sample[:2]]
         group.tokens.pop(sample.sample, None)
         group.versions.pop(sample.sample, None)
         if self._ledger.failures(sample) >= self._settings.attempts_max:

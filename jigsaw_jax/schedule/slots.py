@@ -15,20 +15,19 @@ SPARE = 64
 
 @dataclasses.dataclass(slots=True)
 class _Worker:
-    """Slots in all, the attempt of each running sample, and its place in line.
+    """Slots that are free, and its place in line.
 
     It is late when it let an attempt fall overdue and has finished none since.
     """
 
     slots: int
-    running: dict[SampleId, int]
+    free: int
     joined: int
     is_late: bool = False
-    rank: Rank = (False, 0, 0)
 
     @property
-    def free(self) -> int:
-        return self.slots - len(self.running)
+    def rank(self) -> Rank:
+        return self.is_late, -self.free, self.joined
 
 
 class Slots:
@@ -36,11 +35,14 @@ class Slots:
 
     def __init__(self) -> None:
         self._workers: dict[str, _Worker] = {}
-        self._place: dict[SampleId, str] = {}
+        # The worker and the attempt of each sample that runs.
+        self._places: dict[SampleId, tuple[str, int]] = {}
         self._joined = 0
         self._incarnations: dict[str, int] = {}
         # Every rank that a worker had; only its current one counts.
         self._roomy: list[tuple[Rank, str]] = []
+        # Workers whose current rank is not in there yet.
+        self._changed: set[str] = set()
 
     @property
     def total(self) -> int:
@@ -74,25 +76,31 @@ class Slots:
         if worker in self._workers:
             raise LedgerError(f"worker {worker!r} must be lost before it joins again")
         self._joined += 1
-        entry = self._workers[worker] = _Worker(slots, {}, self._joined)
-        self._note(worker, entry)
+        self._workers[worker] = _Worker(slots, slots, self._joined)
+        self._changed.add(worker)
 
     def lose(self, worker: str) -> list[tuple[SampleId, int]]:
         """Remove a worker; returns the (sample, attempt) pairs that ran on it."""
-        lost = self._workers.pop(worker, _Worker(0, {}, 0)).running
-        for sample in lost:
-            del self._place[sample]
-        return list(lost.items())
+        if self._workers.pop(worker, None) is None:
+            return []
+        self._changed.discard(worker)
+        places = self._places.items()
+        lost = [(s, attempt) for s, (name, attempt) in places if name == worker]
+        for sample, _ in lost:
+            del self._places[sample]
+        return lost
 
     def roomiest(self) -> str | None:
         """The worker with most free slots, the one that joined first where equal.
 
         One that is late is the last: what it let fall overdue is to go elsewhere.
         """
+        if self._changed:
+            self._rank_changed()
         while self._roomy:
             rank, name = self._roomy[0]
             worker = self._workers.get(name)
-            if worker is not None and rank == worker.rank:
+            if worker is not None and worker.free and rank == worker.rank:
                 return name
             heapq.heappop(self._roomy)
         return None
@@ -101,13 +109,14 @@ class Slots:
         """Let the attempt run on a worker that has room."""
         entry = self._workers[worker]
         assert entry.free > 0
-        assert sample not in self._place
-        entry.running[sample] = attempt
-        self._place[sample] = worker
-        if self._roomy and self._roomy[0][1] == worker:
+        assert sample not in self._places
+        entry.free -= 1
+        self._places[sample] = worker, attempt
+        if self._roomy and self._roomy[0][1] == worker and entry.free:
             # Usually the one that `roomiest` has just named, so it is outdated by now.
-            heapq.heappop(self._roomy)
-        self._note(worker, entry)
+            heapq.heapreplace(self._roomy, (entry.rank, worker))
+        else:
+            self._changed.add(worker)
 
     def release(
         self, sample: SampleId, *, is_finished: bool = False, is_overdue: bool = False
@@ -122,27 +131,25 @@ class Slots:
         Returns:
           (worker, attempt); None if it had no slot.
         """
-        worker = self._place.pop(sample, None)
-        if worker is None:
-            return None
-        entry = self._workers[worker]
-        attempt = entry.running.pop(sample)
-        entry.is_late = is_overdue or (entry.is_late and not is_finished)
-        self._note(worker, entry)
-        return worker, attempt
+        place = self._places.pop(sample, None)
+        if place is not None:
+            entry = self._workers[place[0]]
+            entry.free += 1
+            entry.is_late = is_overdue or (entry.is_late and not is_finished)
+            self._changed.add(place[0])
+        return place
 
     def running(self) -> tuple[SampleId, ...]:
         """Every sample that has a slot."""
-        return tuple(self._place)
+        return tuple(self._places)
 
-    def _note(self, worker: str, entry: _Worker) -> None:
-        """Its rank has changed."""
-        free = entry.slots - len(entry.running)
-        entry.rank = entry.is_late, -free, entry.joined
-        if free <= 0:
-            return
-        heapq.heappush(self._roomy, (entry.rank, worker))
+    def _rank_changed(self) -> None:
+        """Put workers in line whose rank has changed, once for all of a turn."""
         if len(self._roomy) > 4 * len(self._workers) + SPARE:
-            workers = self._workers.items()
-            self._roomy = [(w.rank, name) for name, w in workers if w.free > 0]
-            heapq.heapify(self._roomy)
+            self._roomy.clear()
+            self._changed.update(self._workers)
+        for name in self._changed:
+            entry = self._workers[name]
+            if entry.free:
+                heapq.heappush(self._roomy, (entry.rank, name))
+        self._changed.clear()

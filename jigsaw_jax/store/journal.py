@@ -4,27 +4,34 @@
     {"kind":"interval","track":"slot/03","name":"sample","start_s":1,"end_s":2,...}
     {"kind":"mark","track":"publish","name":"version","at_s":2.5,"version":3}
 
-Seconds are those of the run's monotonic clock; the start record of each process ties
-them to the wall. A call appends to a queue; one background thread writes lines.
+Seconds are those of the run's monotonic clock, to the microsecond; the start record of
+each process ties them to the wall. A call appends to a queue; one background thread
+writes lines.
 """
 
 import collections
+import functools
 import json
 import os
 import pathlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from json.encoder import encode_basestring_ascii as _encode_text
 from typing import Any
 
 from jigsaw_jax.store import files
 from jigsaw_jax.store.files import StoreError
 
 FLUSH_S = 0.5
-# Lines of one call to the encoder, which lets no other thread run meanwhile.
-CHUNK = 256
-# Between two events of a chunk. No event has a list with such an entry.
-_CUT = "\0event\0"
 _encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
+# A line's kind, its name and its fields' keys; its track, its times and their values.
+_Form = tuple[str, str, tuple[str, ...]]
+_Row = Sequence[Any]
+_TIMES = {"interval": ("start_s", "end_s"), "mark": ("at_s",)}
+_ENCODERS: dict[type, Callable[[Any], str]] = {
+    str: _encode_text,
+    int: int.__repr__,
+}
 
 
 class EventLog:
@@ -52,7 +59,8 @@ class EventLog:
     ) -> None:
         self._path = pathlib.Path(path)
         self._on_failed = on_failed
-        self._pending: collections.deque[dict[str, Any]] = collections.deque()
+        self._pending: collections.deque[tuple[_Form, Iterable[_Row]]]
+        self._pending = collections.deque()
         self._writing = threading.Lock()
         self._closed = threading.Event()
         self._unwritten = b""
@@ -63,15 +71,14 @@ class EventLog:
         except OSError as error:
             reason = error.strerror or error
             raise StoreError(f"cannot write {self._path}: {reason}") from error
-        self._pending.append(
-            {
-                "kind": "start",
-                "incarnation": incarnation,
-                "at_s": at_s,
-                "unix_s": unix_s,
-                "pid": os.getpid(),
-            }
-        )
+        start = {
+            "kind": "start",
+            "incarnation": incarnation,
+            "at_s": at_s,
+            "unix_s": unix_s,
+            "pid": os.getpid(),
+        }
+        self._unwritten = f"{_encode(start)}\n".encode()
         self._thread = threading.Thread(
             target=self._write_often, name="event-log", daemon=True
         )
@@ -89,22 +96,25 @@ class EventLog:
           end_s: on the run's clock.
           **fields: JSON values that say more.
         """
-        self._pending.append(
-            {
-                "kind": "interval",
-                "track": track,
-                "name": name,
-                "start_s": start_s,
-                "end_s": end_s,
-                **fields,
-            }
-        )
+        form = "interval", name, tuple(fields)
+        self._pending.append((form, ((track, start_s, end_s, *fields.values()),)))
+
+    def intervals(
+        self, name: str, keys: tuple[str, ...], rows: Iterable[Sequence[Any]]
+    ) -> None:
+        """Record many intervals with the same fields.
+
+        Args:
+          name: what was done.
+          keys: of the fields.
+          rows: of each, its track, start and end, and the fields' values.
+        """
+        self._pending.append((("interval", name, keys), rows))
 
     def mark(self, track: str, name: str, at_s: float, **fields: Any) -> None:
         """Record that `name` happened on `track` at `at_s`; fields as in `interval`."""
-        self._pending.append(
-            {"kind": "mark", "track": track, "name": name, "at_s": at_s, **fields}
-        )
+        form = "mark", name, tuple(fields)
+        self._pending.append((form, ((track, at_s, *fields.values()),)))
 
     def flush(self) -> None:
         """Write everything recorded so far and hand it to the operating system.
@@ -142,8 +152,8 @@ class EventLog:
         with self._writing:
             # Only what is there now: other threads may append without end.
             batch = [self._pending.popleft() for _ in range(len(self._pending))]
-            chunks = [batch[i : i + CHUNK] for i in range(0, len(batch), CHUNK)]
-            self._unwritten += "".join(map(_lines, chunks)).encode()
+            lines = [line for form, rows in batch for line in _lines(form, rows)]
+            self._unwritten += "".join(lines).encode()
             try:
                 while self._unwritten:
                     written = self._file.write(self._unwritten)
@@ -153,7 +163,23 @@ class EventLog:
                 self._error = error
 
 
-def _lines(events: list[dict[str, Any]]) -> str:
-    """A line of JSON each. Encoded in one call, they take 0.6 of the time."""
-    parts = [part for event in events for part in (event, _CUT)]
-    return f"{_encode(parts)[1:-1]},".replace(f",{_encode(_CUT)},", "\n")
+def _lines(form: _Form, rows: Iterable[_Row]) -> Iterator[str]:
+    """Lines of JSON; a form's keys are encoded once, so it takes half of the time."""
+    template, first = _template(*form), 1 + len(_TIMES[form[0]])
+    find = _ENCODERS.get
+    for row in rows:
+        told = [find(type(value), _encode)(value) for value in row[first:]]
+        yield template % (_encode_text(row[0]), *row[1:first], *told)
+
+
+@functools.lru_cache(maxsize=256)
+def _template(kind: str, name: str, keys: tuple[str, ...]) -> str:
+    """A line with places for its values."""
+    parts = [f'"kind":"{kind}"', '"track":%s', f'"name":{_literal(name)}']
+    parts += [f'"{key}":%.6f' for key in _TIMES[kind]]
+    parts += [f"{_literal(key)}:%s" for key in keys]
+    return "{" + ",".join(parts) + "}\n"
+
+
+def _literal(text: str) -> str:
+    return _encode_text(text).replace("%", "%%")

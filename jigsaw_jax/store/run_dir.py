@@ -103,6 +103,31 @@ class RunDir:
         """The page that `python -m jigsaw_jax.report` writes."""
         return self.path / "report.html"
 
+    def check_free(self) -> None:
+        """See to it that `lock` can be expected to work; changes nothing.
+
+        Raises:
+          StoreError: if another process works here.
+        """
+        try:
+            fd = os.open(self.path / "run.lock", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return
+        self._take(fd)
+        os.close(fd)
+
+    def _take(self, fd: int) -> None:
+        """Lock the open file, or close it and say who has it."""
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            pid = _lock_content(fd).get("pid", "unknown")
+            os.close(fd)
+            raise StoreError(
+                f"run directory {self.path} is in use by process {pid}; "
+                "wait for it or choose another --run_dir"
+            ) from error
+
     def lock(self) -> None:
         """Make the directory and hold it for this process.
 
@@ -123,15 +148,7 @@ class RunDir:
             raise StoreError(f"cannot write run directory {self.path}: {reason}") from (
                 error
             )
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            pid = _lock_content(fd).get("pid", "unknown")
-            os.close(fd)
-            raise StoreError(
-                f"run directory {self.path} is in use by process {pid}; "
-                "wait for it or choose another --run_dir"
-            ) from error
+        self._take(fd)
         self._lock_fd = fd
         self.incarnation = int(_lock_content(fd).get("incarnation", 0)) + 1
         content = {"pid": os.getpid(), "incarnation": self.incarnation}

@@ -2,8 +2,9 @@
 
 The whole control loop, its state machine and its logs run here, in one thread and
 without any process: simulated hosts answer in virtual time, each with messages of a few
-samples. So what is measured is what `tests.bench.controller` measures, without what
-carries the messages: no sockets, no Ray, no JSON of a batch.
+samples, as columns, and score them unasked. So what is measured is what
+`tests.bench.controller` measures, without what carries the messages: no sockets, no
+Ray, no JSON of a batch.
 
 Prints microseconds of processor time a group of each part. Exits 1 where all of them
 are more than --us_max. `--profile` shows where it goes, and adds to it.
@@ -12,7 +13,6 @@ are more than --us_max. `--profile` shows where it goes, and adds to it.
 import argparse
 import collections
 import cProfile
-import dataclasses
 import heapq
 import itertools
 import pathlib
@@ -24,8 +24,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from jigsaw_jax import config, records
-from jigsaw_jax.records import SampleId, Score
-from jigsaw_jax.runtime import wire
+from jigsaw_jax.runtime.cluster import tables
+from jigsaw_jax.runtime.cluster.places import Stock
+from jigsaw_jax.runtime.cluster.reports import Reports
+from jigsaw_jax.runtime.cluster.tables import Admitted, Finished, Scored, Started
 from jigsaw_jax.runtime.control import Control
 from jigsaw_jax.runtime.inputs import open_inputs
 from jigsaw_jax.runtime.record import Record
@@ -40,9 +42,9 @@ TOKENS = 1500
 PARTS = {
     "machine": "Pipeline.apply",
     "control": "carrying effects, batching, scoring desk",
-    "wire": "events and scores read, admissions made plain",
+    "wire": "messages read, admissions made columns",
+    "reports": "who has which attempt, and what is told of it",
     "payloads": "completions and scores kept",
-    "lines": "intervals of the event log queued",
     "prompts": "problems read",
     "updates": "an update's record",
     "threads": "logs encoded and written",
@@ -78,7 +80,7 @@ def main() -> int:
     )
     control._events = crew.feed
     metered(control, "_log_update", meter, "updates")
-    profile = cProfile.Profile(time.thread_time)
+    profile = cProfile.Profile()
     assert profile.runcall(control.run) == 0 if args.profile else control.run() == 0
     if args.profile:
         pstats.Stats(profile).sort_stats("tottime").print_stats(45)
@@ -163,16 +165,6 @@ def metered(where, name, meter, part):
     setattr(where, name, call)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Remote:
-    """Stands for a completion, as `cluster.remote.Remote` does."""
-
-    id: SampleId
-    attempt: int
-    num_sampled: int
-    is_truncated: bool
-
-
 class Feed:
     """The control loop's queue; whoever waits for it lets the hosts speak."""
 
@@ -197,17 +189,26 @@ class Feed:
 
 
 class Host:
-    """One sampler: what it says in a message, as plain values."""
+    """One sampler: what it says in a message, as plain columns.
 
-    def __init__(self, samples_per_s):
+    Attributes:
+      worker: its life.
+      name: of it.
+      offset_s: of its clock.
+      gone: numbers that were cancelled.
+    """
+
+    def __init__(self, name, samples_per_s):
+        self.name, self.worker, self.offset_s = name, f"{name}/1", 0.0
         self.samples_per_s = samples_per_s
         self.running = collections.deque()
         self.new, self.gone = [], set()
         self.due = self.last_s = 0.0
+        self.places = itertools.count()
 
-    def begin(self, effect):
-        self.running.append(effect)
-        self.new.append(effect)
+    def begin(self, told):
+        self.running.append(told)
+        self.new.append(told.number)
 
     def say(self, now_s):
         self.due += (now_s - self.last_s) * self.samples_per_s
@@ -216,30 +217,20 @@ class Host:
         num = min(int(self.due), len(self.running))
         self.due -= int(self.due)
         ended = [self.running.popleft() for _ in range(num)]
-        ended = [e for e in ended if (e.id, e.attempt) not in self.gone]
-        return (
-            [wire.plain(started(effect, now_s)) for effect in new],
-            [wire.plain(finished(effect, now_s)) for effect in ended],
-            [wire.plain(score(effect)) for effect in ended],
-        )
-
-
-def started(effect, now_s):
-    return records.SampleStarted(now_s=now_s, id=effect.id, attempt=effect.attempt)
-
-
-def finished(effect, now_s):
-    return records.SampleFinished(
-        now_s=now_s,
-        id=effect.id,
-        attempt=effect.attempt,
-        num_tokens=TOKENS,
-        version_min=effect.version,
-    )
-
-
-def score(effect):
-    return Score(value=float(effect.id.sample % 2), parts={"answer": 1.0})
+        ended = [told for told in ended if told.number not in self.gone]
+        span = 3, now_s - 1.0, now_s, TOKENS
+        said = {
+            "started": [Started(number, now_s) for number in new],
+            "finished": [
+                Finished(told.number, next(self.places), *span, told.version, "stop")
+                for told in ended
+            ],
+            "scored": [
+                Scored(told.number, float(told.sample % 2), {"answer": 1.0}, None)
+                for told in ended
+            ],
+        }
+        return tables.columns({kind: rows for kind, rows in said.items() if rows})
 
 
 class Crew:
@@ -257,21 +248,28 @@ class Crew:
             train.pipeline,
             updates=train.updates,
             checkpoint_every=train.store.checkpoint_every,
+            asks_scores=False,
         )
         self.learner_busy, self.sampler_busy = collections.deque(), collections.deque()
         rate = args.groups_per_s * args.samples / args.hosts
-        self.hosts = {f"host-{i}/1": Host(rate) for i in range(args.hosts)}
+        hosts = [Host(f"host-{i}", rate) for i in range(args.hosts)]
+        self.hosts = {host.worker: host for host in hosts}
         self.turn = itertools.cycle(self.hosts)
-        self.scores = {}
-        self.admitted = []
+        self.admitted = collections.defaultdict(list)
         # What the learner says, and when.
         self.answers: list[Any] = []
         self.numbers = itertools.count()
         self.now_s = 0.0
 
     def gather(self, train, record, *, payloads, post, published, **_):
-        self.payloads, self.published = payloads, published
-        self.journal = record.journal
+        self.published = published
+        stock = Stock(payloads, "token", 1.0)
+        self.reports = Reports(
+            stock, self.feed.put, journal=record.journal, asks_scores=False
+        )
+        self.register = self.reports.register
+        for name in ("add_samples", "add_scores"):
+            metered(payloads, name, self.meter, "payloads")
         self.post = self.feed.put
         del post, train
         metered(self.pipeline, "apply", self.meter, "machine")
@@ -288,25 +286,29 @@ class Crew:
 
     def admit(self, effect, prompt):
         del prompt
-        self.admitted.append(effect)
+        number = self.register.admit(effect.id, effect.attempt, effect.worker)
+        told = *effect.id, effect.attempt, effect.version, effect.is_resumed
+        self.admitted[effect.worker].append(Admitted(number, *told))
 
     def cancel(self, effect):
-        self.hosts[effect.worker].gone.add((effect.id, effect.attempt))
+        known = self.register.find(effect.id, effect.attempt)
+        assert known is not None
+        self.hosts[effect.worker].gone.add(known.number)
+
+    def forget(self, group):
+        self.register.end(group, self.args.samples)
 
     def flush(self):
-        """What is told to hosts is made plain, and they say that it has begun."""
-        admitted, self.admitted = self.admitted, []
+        """What hosts are told is turned, and they say that it has begun."""
         before = self.meter.switch("wire")
-        for effect in admitted:
-            wire.plain(effect)
+        for told in self.admitted.values():
+            tables.turned(told)
         self.meter.switch("hosts")
-        for effect in admitted:
-            self.hosts[effect.worker].begin(effect)
+        for worker, told in self.admitted.items():
+            for one in told:
+                self.hosts[worker].begin(one)
+        self.admitted.clear()
         self.meter.switch(before)
-
-    def score(self, prompt, sample, receive):
-        del prompt
-        receive(self.scores.pop(sample.id))
 
     def accumulate(self, groups, update):
         ids = tuple(group.id for group in groups)
@@ -318,6 +320,7 @@ class Crew:
 
     def step(self, effect):
         self.stepped = effect
+        self.reports.stock.take_unused()
         self.learned(
             lambda now_s: records.UpdateStepped(now_s=now_s, update=effect.update)
         )
@@ -347,7 +350,7 @@ class Crew:
     def ignore(self, *_):
         pass
 
-    forget = whole = ignore
+    whole = score = ignore
 
     def nothing(self):
         return ()
@@ -367,45 +370,12 @@ class Crew:
             message = self.hosts[name].say(self.now_s)
             while self.answers and self.answers[0][0] <= self.now_s:
                 self.post(heapq.heappop(self.answers)[2](self.now_s))
-            self.take(name, *message)
+            self.meter.switch("wire")
+            rows = tables.read(message)
+            self.meter.switch("reports")
+            host: Any = self.hosts[name]
+            self.reports.hear(host, rows, self.now_s)
             self.meter.switch(before)
-
-    def take(self, name, started, finished, scores):
-        """Read a message, as the thread does that listens."""
-        self.meter.switch("wire")
-        started = [wire.read(records.SampleStarted, plain) for plain in started]
-        finished = [wire.read(records.SampleFinished, plain) for plain in finished]
-        scores = [wire.read(Score, plain) for plain in scores]
-        self.meter.switch("payloads")
-        for event in finished:
-            self.payloads.add_sample(
-                Remote(
-                    id=event.id,
-                    attempt=event.attempt,
-                    num_sampled=event.num_tokens,
-                    is_truncated=False,
-                )
-            )
-        self.meter.switch("lines")
-        for event in finished:
-            self.journal.interval(
-                f"slot/{name}/03",
-                "sample",
-                event.now_s - 1.0,
-                event.now_s,
-                worker=name,
-                uid=event.id.uid,
-                draw=event.id.draw,
-                sample=event.id.sample,
-                num_tokens=event.num_tokens,
-                version=event.version_min,
-                finish="stop",
-            )
-        self.meter.switch("control")
-        for event, score in zip(finished, scores, strict=True):
-            self.scores[event.id] = score
-        for event in (*started, *finished):
-            self.post(event)
 
 
 def report(args, meter):

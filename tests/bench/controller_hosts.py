@@ -10,6 +10,7 @@ measured, and shares cores with the controller here. The learner has the real pa
 
 import collections
 import dataclasses
+import gc
 import json
 import os
 import queue
@@ -29,7 +30,7 @@ from jigsaw_jax.records import (
 )
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
-from jigsaw_jax.runtime.cluster import contact, offers
+from jigsaw_jax.runtime.cluster import contact, offers, tables
 from jigsaw_jax.runtime.cluster.contact import Contact
 from jigsaw_jax.runtime.cluster.outbox import Outbox
 from jigsaw_jax.runtime.lines.depot import Depot, read_keys
@@ -42,8 +43,7 @@ TICK_S = 0.005
 DECODE_S = 0.05
 TOKENS = 1500
 DIAL_S = 60.0
-FIELDS = ("worker", "uid", "draw", "sample", "num_tokens", "version", "finish")
-FORMS = json.dumps([["sample", *FIELDS], ["decode", "active", "tokens", "worker"]])
+FORMS = json.dumps([["decode", "active", "tokens", "worker"]])
 
 
 def failed(thread: ThreadFailed) -> None:
@@ -97,14 +97,19 @@ class Sampler:
         self.running: collections.deque[tuple[Any, ...]] = collections.deque()
         self.version, self.places = 0, 0
         self.due, self.last_s, self.decoded_s = 0.0, 0.0, 0.0
-        self.asked: tuple[float, float, float] | None = None
+        self.credit, self.sent_s, self.waits_s = 0, time.monotonic(), (1.0, 0.0)
         self.first_s: float | None = None
         self.said: list[str] = []
+        self.rows: dict[str, list[Any]] = {kind: [] for kind in tables.ROWS}
         # Far from the controller, whose clock then has to be lined up with its own.
         self.say(f'["hello",0,"host-{rank}","elsewhere"]', time.monotonic())
 
     def say(self, text: str, now_s: float) -> None:
         self.said.append(text)
+        self.first_s = self.first_s or now_s
+
+    def tell(self, now_s: float, kind: str, *row: Any) -> None:
+        self.rows[kind].append(row)
         self.first_s = self.first_s or now_s
 
     # What it is told.
@@ -115,7 +120,8 @@ class Sampler:
             if name == contact.DO:
                 self.commands.take(body)
             else:
-                self.asked = (time.monotonic(), *values)
+                num, *self.waits_s = values
+                self.credit += num
 
     def load_weights(self, values) -> None:
         if self.depot is None:
@@ -126,11 +132,11 @@ class Sampler:
         self.say(f'["loaded",{values[1]},{now_s}]', now_s)
 
     def admit(self, values) -> None:
-        number, sample = values[:2]
         now_s = time.monotonic()
-        self.running.append((number, json.dumps(sample)[1:-1], sample[2], now_s))
         self.last_s = self.last_s or now_s
-        self.say(f'["started",{number},{now_s}]', now_s)
+        for number, _, _, index, *_ in zip(*values[0], strict=True):
+            self.running.append((number, index, now_s))
+            self.tell(now_s, "started", number, now_s)
 
     # What it does.
 
@@ -143,15 +149,15 @@ class Sampler:
             self.due -= int(self.due)
             if now_s - self.decoded_s > DECODE_S:
                 told = f"{self.decoded_s},{now_s},{len(self.running)},100"
-                self.said.append(f'["interval",1,"sampler",{told},"w"]')
+                self.said.append(f'["interval",0,"sampler",{told},"w"]')
                 self.decoded_s = now_s
-        if self.asked is not None:
-            asked_s, timeout_s, linger_s = self.asked
+        if self.credit:
+            timeout_s, linger_s = self.waits_s
             if self.first_s is None:
-                is_due = now_s - asked_s > timeout_s
+                is_due = now_s - self.sent_s > timeout_s
             else:
                 # As `Outbox.take` waits: behind the first message that it finds.
-                is_due = now_s - max(self.first_s, asked_s) > linger_s
+                is_due = now_s - max(self.first_s, self.sent_s) > linger_s
             if is_due:
                 self.send(now_s)
 
@@ -164,22 +170,26 @@ class Sampler:
         put = ["put", numbers, [len(self.payload)] * num]
         self.depot.send(wire.to_bytes(put), self.payload * num)
         for place in numbers:
-            number, names, index, start_s = self.running.popleft()
-            fields = f'"w",{names},{TOKENS},{self.version},"stop"'
-            self.said.append(f'["interval",0,"slot/w/03",{start_s},{now_s},{fields}]')
-            told = f"{now_s},{TOKENS},{self.version},false,{place}"
-            self.say(f'["finished",{number},{told}]', now_s)
-            score = f'[{float(index % 2)},{{"answer":1.0}},null]'
-            self.say(f'["score",{number},{score}]', now_s)
+            number, index, start_s = self.running.popleft()
+            span = 3, start_s, now_s
+            told = TOKENS, self.version, "stop"
+            self.tell(now_s, "finished", number, place, *span, *told)
+            score = float(index % 2), {"answer": 1.0}, None
+            self.tell(now_s, "scored", number, *score)
 
     def send(self, now_s: float) -> None:
+        told = tables.columns({kind: rows for kind, rows in self.rows.items() if rows})
+        if told:
+            self.said.append(wire.to_text(["samples", told]))
         head = (
             f'{{"epoch":{self.epoch},"now_s":{now_s},'
             f'"facts":{{"compilations":0,"timeouts":0}},"items":[{",".join(self.said)}],'
             f'"forms":{FORMS},"named":0}}'
         )
         self.line.send(head.encode())
-        self.said, self.first_s, self.asked = [], None, None
+        self.said, self.first_s, self.sent_s = [], None, now_s
+        self.credit -= 1
+        self.rows = {kind: [] for kind in tables.ROWS}
 
 
 class Learner:
@@ -255,6 +265,9 @@ class Hosts:
     """Several hosts in one process."""
 
     def __init__(self, load: Load):
+        # What they do makes no cycles, and looking for some would take from what
+        # the controller has of this machine.
+        gc.disable()
         self.load = load
         self.selector = selectors.DefaultSelector()
         self.hosts: dict[str, Any] = {}

@@ -6,10 +6,12 @@ and, where it runs, Ray. Shared memory that it has mapped counts, as old weights
 lie there; files that are mapped don't.
 
 What is lost shows in the floor: the least that was read in each of ten spans of
-updates, since a step's buffers come and go above it. A line is laid through the floors
-behind the first third of the updates, by the median of slopes. Exits 1 where it rises
-by more than --mb_max in 100 updates. Leaves its samples in the folder that it names;
-`--check FILE` reads them again.
+updates, since a step's buffers come and go above it. The learner's process gives freed
+memory back before a checkpoint is taken, for a moment, so readings are close. A line is
+laid through the floors behind the first third of the updates, by the median of slopes.
+Exits 1 where it rises by more than --mb_max in 100 updates. The most that was read is
+shown beside it: before and behind the middle of those updates. Leaves its samples in
+the folder that it names; `--check FILE` reads them again.
 """
 
 import argparse
@@ -25,6 +27,7 @@ from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).parents[2]
 EVERY_S = 1.0
+READ_S = 0.04
 WARM_UP = 1 / 3
 SPANS = 10
 # Of /proc/PID/status.
@@ -56,7 +59,7 @@ def main() -> int:
 
 
 def watch(args, where: str, run_dir: pathlib.Path) -> None:
-    """Run, and write every second a line {"update", "mb": {process: MB}}."""
+    """Run, and write every second a line {"update", "mb", "most": {process: MB}}."""
     sets = [f"Train.updates = {args.updates}", *args.set]
     command = [sys.executable, "-m", "jigsaw_jax.main", "--gin", args.gin]
     command += ["--run_dir", str(run_dir)]
@@ -68,17 +71,30 @@ def watch(args, where: str, run_dir: pathlib.Path) -> None:
         process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
         try:
             while process.poll() is None:
-                threading.Event().wait(EVERY_S)
                 update = updates(run_dir)
+                names = workers(run_dir) | {process.pid: "controller"}
+                least, most = extremes(dict(family(process.pid, names)))
                 if update:
-                    names = workers(run_dir) | {process.pid: "controller"}
-                    read = dict(memory(process.pid, names))
-                    line = json.dumps({"update": update, "mb": read})
-                    samples.write(line + "\n")
+                    values = {"update": update, "mb": least, "most": most}
+                    samples.write(json.dumps(values) + "\n")
                     samples.flush()
         finally:
             process.kill()
     assert process.returncode == 0, run_dir.with_suffix(".log").read_text()[-2000:]
+
+
+def extremes(names: dict[int, str]) -> tuple[dict[str, float], dict[str, float]]:
+    """The least and the most MB of each process within a second."""
+    least: dict[str, float] = {}
+    most: dict[str, float] = {}
+    for _ in range(round(EVERY_S / READ_S)):
+        for pid, name in names.items():
+            mb = memory(pid)
+            if mb is not None:
+                least[name] = min(mb, least.get(name, mb))
+                most[name] = max(mb, most.get(name, mb))
+        threading.Event().wait(READ_S)
+    return least, most
 
 
 def updates(run_dir: pathlib.Path) -> int:
@@ -98,8 +114,8 @@ def workers(run_dir: pathlib.Path) -> dict[int, str]:
     return found
 
 
-def memory(root: int, names: dict[int, str]) -> Iterator[tuple[str, float]]:
-    """(process, MB) of all that descend from one; of what runs twice, numbered."""
+def family(root: int, names: dict[int, str]) -> Iterator[tuple[int, str]]:
+    """(pid, name) of all that descend from one process."""
     parents = {}
     for path in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -108,12 +124,18 @@ def memory(root: int, names: dict[int, str]) -> Iterator[tuple[str, float]]:
     for pid in sorted(parents):
         with contextlib.suppress(OSError, KeyError):
             if descends(pid, root, parents):
-                fields = (pathlib.Path("/proc") / str(pid) / "status").read_text()
-                own = [fields.partition(f"{kind}:")[2].split() for kind in KINDS]
-                # One that has ended and was not waited for has none.
-                if all(own):
-                    kilobytes = sum(int(words[0]) for words in own)
-                    yield f"{name(pid, names)} {pid}", kilobytes / 1e3
+                yield pid, f"{name(pid, names)} {pid}"
+
+
+def memory(pid: int) -> float | None:
+    """MB of a process; None of one that has ended."""
+    try:
+        fields = (pathlib.Path("/proc") / str(pid) / "status").read_text()
+    except OSError:
+        return None
+    own = [fields.partition(f"{kind}:")[2].split() for kind in KINDS]
+    # One that was not waited for has none.
+    return sum(int(words[0]) for words in own) / 1e3 if all(own) else None
 
 
 def descends(pid: int, root: int, parents: dict[int, int]) -> bool:
@@ -145,9 +167,11 @@ def show(path: pathlib.Path, mb_max: float) -> bool:
         rise = 100 * slope(low)
         is_ours = not process.startswith(("Ray", "other"))
         is_flat &= rise <= mb_max or not is_ours
+        early, late = (max(part, default=0.0) for part in halves(behind, process))
         print(
             f"  {process:24} {low[0][1]:8.1f} to {low[-1][1]:8.1f} MB over "
-            f"{read[-1][0] - read[0][0]} updates, {rise:+.2f} MB in 100"
+            f"{read[-1][0] - read[0][0]} updates, {rise:+.2f} MB in 100, at most "
+            f"{early:.1f} and {late:.1f}"
             f"{'' if rise <= mb_max else '  <- grows' if is_ours else '  (not ours)'}"
         )
     return is_flat
@@ -161,6 +185,18 @@ def floors(read: list[tuple[int, float]]) -> list[tuple[int, float]]:
         span = SPANS * (update - start) // (end - start)
         spans.setdefault(span, []).append((update, mb))
     return [min(span, key=lambda one: one[1]) for span in spans.values()]
+
+
+def halves(samples: list[dict], process: str) -> tuple[list[float], list[float]]:
+    """The most MB read, of each sample of the first and of the second half."""
+    middle = (samples[0]["update"] + samples[-1]["update"]) / 2
+    early: list[float] = []
+    late: list[float] = []
+    for sample in samples:
+        if process in sample["most"]:
+            part = early if sample["update"] < middle else late
+            part.append(sample["most"][process])
+    return early, late
 
 
 def slope(low: list[tuple[int, float]]) -> float:

@@ -4,6 +4,7 @@ import dataclasses
 import gc
 import mmap
 import os
+import resource
 import sys
 import threading
 from typing import Any
@@ -101,10 +102,30 @@ class SharedMemory:
         os.close(file)
 
 
+class Effort:
+    """What a process has spent between two calls, of whichever of its threads."""
+
+    def __init__(self):
+        self.start_s = Clock().now_s()
+        self.used = resource.getrusage(resource.RUSAGE_SELF)
+
+    def spent(self):
+        """Seconds, seconds of its cores, pages that it touched for the first time."""
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        return {
+            "s": Clock().now_s() - self.start_s,
+            "cpu_s": used.ru_utime
+            + used.ru_stime
+            - self.used.ru_utime
+            - self.used.ru_stime,
+            "faults": used.ru_minflt - self.used.ru_minflt,
+        }
+
+
 def timed(function, *args):
-    start_s = Clock().now_s()
+    effort = Effort()
     function(*args)
-    return Clock().now_s() - start_s
+    return effort.spent()
 
 
 class Learner:
@@ -145,7 +166,7 @@ class Learner:
         return [(box.leaf, box.index, box.words.nbytes) for box in boxes]
 
     def copy(self, path, by_shards):
-        """Into shared memory: seconds."""
+        """Into shared memory: what it takes."""
         shared = SharedMemory(path, len(self.whole))
         if by_shards:
             # The same mapping as the last time, which has been written to.
@@ -160,9 +181,9 @@ class Learner:
             start += len(shard)
 
     def publish(self, name, version):
-        start_s = Clock().now_s()
+        effort = Effort()
         offer = self.senders[name].publish(self.trees[version % 2], version)
-        return start_s, Clock().now_s(), self.sums[version % 2], offer
+        return effort.start_s, effort.spent(), self.sums[version % 2], offer
 
 
 class Sampler:
@@ -185,12 +206,14 @@ class Sampler:
             )
             for name, carrier in carriers_of(names, folder).items()
         }
+        # Each carrier's own: one isn't to pay for memory that another gives back.
+        self.trees = {}
         self.decoding = Decoding()
         leaves = jax.tree.leaves(own)
         self.host = Host(leaves, [leaf.dtype for leaf in leaves], Arena())
 
     def copy(self, path, boxes, by_shards):
-        """Out of shared memory: seconds."""
+        """Out of shared memory: what it takes."""
         shared = SharedMemory(path, sum(size for _, _, size in boxes))
         if not by_shards:
             return timed(shared.pages.copy)
@@ -207,19 +230,21 @@ class Sampler:
         self.decoding.turn(is_on)
 
     def receive(self, name, published):
-        start_s, put_s, want, offer = published
-        got_s = Clock().now_s()
+        start_s, put, want, offer = published
+        effort = Effort()
         tree = self.receivers[name].receive(offer)
         # As in every sampler of a run.
-        old, self.tree = jax.tree.leaves(getattr(self, "tree", None)), tree
+        old, self.trees[name] = jax.tree.leaves(self.trees.get(name)), tree
         let_go(old)
         if self.decoding.is_on:
             self.decoding.swap(tree["tiny"])
+        got = effort.spent()
         end_s = Clock().now_s()
         return {
             "total_s": end_s - start_s,
-            "put_s": put_s - start_s,
-            "offer_s": got_s - put_s,
+            "put": put,
+            "offer_s": effort.start_s - start_s - put["s"],
+            "got": got,
             "stall": self.decoding.stall(start_s, end_s),
             "switch_s": self.decoding.switch_s,
             "is_equal": sums(tree) == want,
@@ -291,9 +316,8 @@ class Decoding:
                 )
                 number += 1
             if self.pending is not None:
-                self.switch_s = timed(
-                    self.loop.set_params, self.pending, self.loop.version + 1
-                )
+                version = self.loop.version + 1
+                self.switch_s = timed(self.loop.set_params, self.pending, version)["s"]
                 self.pending = None
                 self.swapped.set()
             self.loop.step()

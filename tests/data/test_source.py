@@ -1,5 +1,6 @@
 import json
 
+import grain
 import pytest
 
 from jigsaw_jax import settings
@@ -41,6 +42,17 @@ def test_every_epoch_has_every_row_once_in_an_order_of_its_own(ten):
         assert sorted(uids) == sorted(f"main/{row}/{e}" for row in range(1, 11))
     orders = {tuple(uid.split("/")[1] for uid in uids) for uids in epochs}
     assert len(orders) == 3
+
+
+@pytest.mark.parametrize("size", [1, 10])
+def test_the_order_is_that_of_grains_own_data_set(size, tmp_path):
+    rows = [{"prompt": f"p{i}", "answer": str(i)} for i in range(size)]
+    source = _open(_jsonl(tmp_path / "rows.jsonl", rows), seed=3)
+    assert source._shuffle_seed is not None
+    ids = [str(i + 1) for i in range(size)]
+    dataset = grain.MapDataset.source(ids).shuffle(seed=source._shuffle_seed).repeat()
+    expected = [f"main/{dataset[p]}/{p // size}" for p in range(5 * size)]
+    assert _uids(source, range(5 * size)) == expected
 
 
 @pytest.mark.parametrize("position", [8, 9, 10, 11])

@@ -80,6 +80,76 @@ def test_a_second_large_block_takes_the_pages_of_the_first():
     assert faults(keeps=True) < faults(keeps=False) / 4
 
 
+HOLES = """
+import ctypes, pathlib
+from jigsaw_jax.runtime.allocator import give_back_freed, keep_freed_memory
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+assert keep_freed_memory()
+size = 1 << 20
+blocks = []
+for _ in range(64):
+    # A small block behind each keeps the heap from shrinking.
+    blocks.append(libc.malloc(size))
+    ctypes.memset(blocks[-1], 1, size)
+    libc.malloc(5000)
+for block in blocks:
+    libc.free(block)
+def resident():
+    fields = pathlib.Path("/proc/self/status").read_text()
+    return int(fields.partition("RssAnon:")[2].split()[0]) / 1024
+before = resident()
+assert give_back_freed()
+print(before - resident())
+"""
+
+
+def test_freed_memory_between_blocks_that_stay_is_given_back():
+    program = [sys.executable, "-c", HOLES]
+    ran = subprocess.run(program, capture_output=True, text=True, check=True)
+    # All but a page at either end of each MB.
+    assert float(ran.stdout) > 63
+
+
+THREADS = """
+import ctypes, threading
+from jigsaw_jax.runtime.allocator import keep_freed_memory
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+all_run = threading.Barrier(2)
+def allocate():
+    libc.malloc(5000)
+    all_run.wait()
+threads = [threading.Thread(target=allocate) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert keep_freed_memory()
+libc.fdopen.restype = ctypes.c_void_p
+output = ctypes.c_void_p(libc.fdopen(1, b"w"))
+libc.malloc_info(0, output)
+libc.fclose(output)
+"""
+
+
+def test_threads_that_run_before_ours_share_the_heap_of_a_small_run(monkeypatch):
+    monkeypatch.delenv(allocator.VARIABLE, raising=False)
+    small = config.load(["configs/bench/overlap.gin"], []).train
+
+    def heaps(environment):
+        program = [sys.executable, "-c", THREADS]
+        environment = {**os.environ, **environment}
+        ran = subprocess.run(
+            program, env=environment, capture_output=True, text=True, check=True
+        )
+        return ran.stdout.count("<heap")
+
+    assert heaps({}) > 1
+    assert heaps(allocator.environment(small)) == 1
+
+
 IN_A_THREAD = """
 import ctypes, resource, threading
 libc = ctypes.CDLL(None)

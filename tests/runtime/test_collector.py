@@ -1,5 +1,6 @@
 import contextlib
 import gc
+import weakref
 
 from jigsaw_jax.runtime import collector
 
@@ -12,3 +13,17 @@ def test_the_collector_is_as_before_also_behind_an_error():
         raise KeyError
     assert gc.get_threshold() == before
     assert gc.get_freeze_count() == 0
+
+
+def test_what_refers_to_itself_is_found_by_tidying():
+    class Node:
+        pass
+
+    with collector.seldom():
+        node = Node()
+        node.itself = node
+        seen = weakref.ref(node)
+        del node
+        assert seen() is not None
+        collector.tidy()
+        assert seen() is None

@@ -72,6 +72,7 @@ class Run:
     failing: share of rewards that fail.
     workers: name and slots.
     checkpoint_every: updates.
+    reports: whether word of a sample comes as that of many does.
     """
 
     settings: Settings
@@ -81,6 +82,23 @@ class Run:
     failing: float = 0.0
     workers: tuple[tuple[str, int], ...] = (("a", 3), ("b", 2))
     checkpoint_every: int = 2
+    reports: bool = False
+
+
+def reported(*events):
+    """Events of samples as one; any other as it is."""
+    started = [e for e in events if isinstance(e, records.SampleStarted)]
+    ended = [e for e in events if isinstance(e, records.SampleFinished)]
+    scored = [e for e in events if isinstance(e, records.SampleScored)]
+    if len(events) > len(started) + len(ended) + len(scored):
+        (event,) = events
+        return event
+    return records.SamplesReported(
+        now_s=max(e.now_s for e in events),
+        started=[(e.id, e.attempt, e.now_s) for e in started],
+        finished=[(e.id, e.attempt, e.num_tokens, e.version_min) for e in ended],
+        scored=[(e.id, e.attempt, e.value) for e in scored],
+    )
 
 
 class FakeShell:
@@ -239,7 +257,7 @@ class FakeShell:
     def apply(self, event) -> None:
         is_over = self.finish is not None
         self.trace.append(event)
-        effects = self.pipeline.apply(event)
+        effects = self.pipeline.apply(reported(event) if self.run.reports else event)
         assert not (is_over and effects)
         self._carry(effects)
         for worker, slots in self.slots.items():
@@ -515,6 +533,7 @@ def make(
     failing=0.0,
     checkpoint_every=100,
     workers=(("a", 4),),
+    reports=False,
     **settings,
 ):
     """A shell with small defaults: R = 4, U = 2, G = 2."""
@@ -527,6 +546,7 @@ def make(
             flat=flat,
             failing=failing,
             workers=workers,
+            reports=reports,
             checkpoint_every=checkpoint_every,
         )
     )

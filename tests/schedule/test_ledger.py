@@ -176,6 +176,31 @@ def test_an_ended_group_takes_one_entry_of_the_snapshot():
     assert snapshot["ended"] == {"run_end": [[str(i), 0] for i in range(100)]}
 
 
+def test_a_snapshot_has_ended_groups_packed_and_reads_them_listed_too():
+    ledger = Ledger(1)
+    groups = [GroupId(f"a/{i}/0", i % 2) for i in range(25_000)]
+    for index, group in enumerate(groups):
+        ledger.open(group)
+        ledger.drop(group, "attempts" if index % 5 else "no_score")
+    ended = ledger.snapshot()["ended"]
+    # What the control loop makes of each is a block of 512, so an entry in 512.
+    assert sum(map(len, ended.values())) < 25_000 // 512 + 2 * 512
+    again, before = Ledger(1), Ledger(1)
+    snapshot = json.loads(json.dumps(ledger.snapshot()))
+    again.restore(snapshot, updates=0)
+    assert dict(again.ended()) == dict(ledger.ended())
+    assert list(again.ended()) == list(ledger.ended())
+    assert again.dropped_reasons() == ledger.dropped_reasons()
+    assert again.counts() == ledger.counts()
+    # As checkpoints had them before they were packed.
+    lists = {}
+    for group, how in ledger.ended():
+        lists.setdefault(how, []).append([*group])
+    before.restore(snapshot | {"ended": lists}, updates=0)
+    assert list(before.ended()) == list(ledger.ended())
+    assert before.snapshot() == ledger.snapshot()
+
+
 def test_groups_of_another_size_are_refused():
     with pytest.raises(ValueError, match="samples_per_group must be that of"):
         Ledger(3).restore(Ledger(2).snapshot(), updates=0)

@@ -387,6 +387,38 @@ def test_a_round_opens_with_all_its_prompts_at_once():
     assert len(shell.running) == 4
 
 
+@pytest.mark.parametrize("mode", ["sync", "stream", "async"])
+def test_reports_of_many_samples_are_as_an_event_for_each(mode):
+    told = {"mode": mode, "groups_per_round": 2, "flat": 0.3, "redraws_max": 1}
+    one, many = finished(**told), finished(**told, reports=True)
+    assert one.trace == many.trace
+    assert one.pipeline.snapshot() == many.pipeline.snapshot()
+
+
+def test_a_sample_may_start_finish_and_be_scored_in_one_report():
+    pipeline = Pipeline(
+        Settings(groups_per_round=1, groups_per_update=1, samples_per_group=2),
+        updates=1,
+        checkpoint_every=1,
+        asks_scores=False,
+    )
+    pipeline.start()
+    pipeline.apply(records.WorkerJoined(now_s=0.0, worker="a", slots=2))
+    pipeline.apply(records.PromptsOffered(now_s=0.0, uids=("p0",)))
+    samples = [SampleId("p0", 0, g) for g in range(2)]
+    report = records.SamplesReported(
+        now_s=1.0,
+        started=[(s, 0, 0.5) for s in samples],
+        finished=[(s, 0, 3, 0) for s in samples],
+        scored=[(s, 0, float(s.sample)) for s in samples],
+    )
+    (handed,) = pipeline.apply(report)
+    assert handed.groups == (GroupId("p0", 0),)
+    before = pipeline.snapshot()
+    assert pipeline.apply(report) == []
+    assert pipeline.snapshot() == before
+
+
 @pytest.mark.parametrize(("at_once", "sizes"), [(True, [4]), (False, [1])])
 def test_groups_that_are_completed_at_once_share_a_hand_off(at_once, sizes):
     shell = make(groups_per_update=4, workers=(("a", 8),))

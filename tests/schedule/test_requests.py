@@ -12,10 +12,12 @@ ORDER = st.integers(0, 7)
 class RequestsMachine(RuleBasedStateMachine):
     """Against a plain list that is sorted anew for each question."""
 
+    is_longest_first = True
+
     def __init__(self):
         super().__init__()
         self.lengths = Lengths()
-        self.requests = Requests(self.lengths)
+        self.requests = Requests(self.lengths if self.is_longest_first else None)
         # Arrival, order and sample of what waits; groups of O; groups that were begun.
         self.waiting = []
         self.unserved = set()
@@ -28,6 +30,8 @@ class RequestsMachine(RuleBasedStateMachine):
         estimate = self.lengths.estimate(sample.uid)
         if arrival < 0:
             return (-1, 0.0, arrival)
+        if not self.is_longest_first:
+            return (0, 0.0, arrival)
         if estimate is None:
             return (order in self.begun, 0.0, arrival)
         return (2, -estimate, arrival)
@@ -98,8 +102,15 @@ class RequestsMachine(RuleBasedStateMachine):
             assert first == self.naive_first(set(frontier))
 
 
+class ArrivalMachine(RequestsMachine):
+    """First come, first served."""
+
+    is_longest_first = False
+
+
 TestRequests = RequestsMachine.TestCase
-TestRequests.settings = settings(
+TestArrivals = ArrivalMachine.TestCase
+TestRequests.settings = TestArrivals.settings = settings(
     max_examples=60,
     stateful_step_count=30,
     deadline=None,

@@ -46,6 +46,31 @@ def test_a_process_starts_with_its_incarnation_and_clock(tmp_path):
     }
 
 
+def test_fields_of_any_kind_are_there_as_json_has_them(tmp_path):
+    log = _open(tmp_path / "events.jsonl")
+    fields = {
+        "text": 'quo"te, 100%s\n',
+        "count": -3,
+        "flag": True,
+        "nothing": None,
+        "share": 0.1,
+        "rows": [[1, "a"]],
+        "100%d": "ü",
+    }
+    log.interval('tra"ck%', "na%sme", 1.0, 2.25, **fields)
+    rows = [("slot/1", 1.0, 2.0, "a", 0), ("b", 2.0, 3.0, "c", 1)]
+    log.intervals("sample", ("uid", "draw"), rows)
+    log.close()
+    _, one, *many = files.read_lines(tmp_path / "events.jsonl")
+    head = {"kind": "interval", "track": 'tra"ck%', "name": "na%sme"}
+    assert one == head | {"start_s": 1.0, "end_s": 2.25} | fields
+    assert type(one["flag"]) is bool
+    assert [(e["track"], e["end_s"], e["uid"], e["draw"]) for e in many] == [
+        ("slot/1", 2.0, "a", 0),
+        ("b", 3.0, "c", 1),
+    ]
+
+
 def test_every_event_of_every_thread_is_there_in_its_order(tmp_path):
     log = _open(tmp_path / "events.jsonl")
 

@@ -44,6 +44,21 @@ def test_two_processes_cannot_use_one_directory_and_a_dead_one_is_no_obstacle(tm
     run.unlock()
 
 
+def test_a_directory_can_be_seen_to_be_free_and_stays_as_it_is(tmp_path):
+    run = RunDir(tmp_path / "run")
+    run.check_free()
+    assert not run.path.exists()
+    process, _ = _hold(run.path)
+    with pytest.raises(StoreError, match=f"in use by process {process.pid};"):
+        run.check_free()
+    process.kill()
+    process.communicate()
+    run.check_free()
+    run.lock()
+    assert run.incarnation == 2
+    run.unlock()
+
+
 def test_the_lock_is_reentrant_and_counts_incarnations(tmp_path):
     run = RunDir(tmp_path)
     run.lock()

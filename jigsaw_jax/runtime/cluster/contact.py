@@ -3,11 +3,13 @@
     line --do--> desk                  [thread "contact"]
          --ask-> outbox --batch--> line     [thread "messages"]
 
-The controller asks again when it has a batch, so what it can't read yet stays here and
-travels together. What names objects of Ray's is fetched by a call of Ray's.
+The controller asks for several batches ahead, and goes on asking as it has them: what
+it can't read yet stays here and travels together. What names objects of Ray's is
+fetched by a call of Ray's.
 """
 
 import contextlib
+import functools
 import os
 import queue
 import threading
@@ -25,11 +27,13 @@ DIAL_S = 60.0
 ASK, DO = "ask", "do"
 
 
-def ask(timeout_s: float, linger_s: float) -> bytes:
-    """Asks for a batch; as `Outbox.take` has them."""
-    return wire.to_bytes([ASK, timeout_s, linger_s])
+@functools.cache
+def ask(num: int, timeout_s: float, linger_s: float) -> bytes:
+    """Asks for so many batches; as `Outbox.take` has them."""
+    return wire.to_bytes([ASK, num, timeout_s, linger_s])
 
 
+@functools.cache
 def do() -> bytes:
     """The head of a batch of commands."""
     return wire.to_bytes([DO])
@@ -107,8 +111,11 @@ class Contact:
         if name == DO:
             self._take(body)
         elif name == ASK:
-            timeout_s, linger_s = wire.read(tuple[float, ...], values)
-            self._asks.put((timeout_s, linger_s))
+            num, *waits_s = wire.read_list(values, 3)
+            timeout_s, linger_s = wire.read(tuple[float, ...], waits_s)
+            for _ in range(wire.read(int, num)):
+                self._asks.put((timeout_s, linger_s))
+            self._outbox.num_asked += 1
         else:
             raise wire.WireError(f"frame must be ask or do, got {name!r}")
 

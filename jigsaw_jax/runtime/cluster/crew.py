@@ -13,36 +13,31 @@ from typing import Any
 from jigsaw_jax import records
 from jigsaw_jax.records import Event, Group, GroupId, Prompt, Sample, SampleId, Score
 from jigsaw_jax.reward.pool import RewardPool
-from jigsaw_jax.runtime import wire
+from jigsaw_jax.runtime import collector, wire
 from jigsaw_jax.runtime.cluster.ears import Ears
 from jigsaw_jax.runtime.cluster.fleet import Fleet
 from jigsaw_jax.runtime.cluster.guests import Guests
 from jigsaw_jax.runtime.cluster.hand import Hand
-from jigsaw_jax.runtime.cluster.places import Stock, message
-from jigsaw_jax.runtime.cluster.register import Register
+from jigsaw_jax.runtime.cluster.places import Letters, Stock, message
+from jigsaw_jax.runtime.cluster.reports import Reports
 from jigsaw_jax.runtime.cluster.roster import Roster
 from jigsaw_jax.runtime.cluster.shares import Shares
+from jigsaw_jax.runtime.cluster.tables import Admitted
 from jigsaw_jax.runtime.evaluation import Evaluator
 from jigsaw_jax.runtime.inputs import Inputs
-from jigsaw_jax.runtime.payloads import Payloads
-from jigsaw_jax.runtime.record import Record
+from jigsaw_jax.runtime.seat import Seat
 from jigsaw_jax.sample.loop import SampleRequest
 from jigsaw_jax.schedule.pipeline import Pipeline
-from jigsaw_jax.settings import Train
 
 
 class ClusterCrew:
     """Processes on one host or many; see `runtime.crew.Crew`.
 
     Args:
-      train: the run.
-      record: its directory.
+      seat: where it works.
       fleet: the processes.
       roster: of this life of the control loop.
       problems: tokenizer and data.
-      payloads: takes word of completions.
-      post: takes events.
-      say: tells the person who waits.
 
     Attributes:
       pipeline: the state machine.
@@ -55,37 +50,34 @@ class ClusterCrew:
     """
 
     def __init__(
-        self,
-        train: Train,
-        record: Record,
-        *,
-        fleet: Fleet,
-        roster: Roster,
-        problems: Inputs,
-        payloads: Payloads,
-        post: Callable[[Any], None],
-        say: Callable[[str], None],
+        self, seat: Seat, *, fleet: Fleet, roster: Roster, problems: Inputs
     ) -> None:
+        train, record = seat.train, seat.record
         self._train = train
         self._record = record
         self._fleet = fleet
         self._roster = roster
-        self._post = post
+        self._post = seat.post
         self._pool = RewardPool(train.reward, on_failed=roster.fail)
-        self._register = Register()
         self._guests = Guests(roster)
         per_round = train.pipeline.groups_per_round // train.pipeline.groups_per_update
         self._shares = Shares(per_round, self._hand_out)
-        self._stock = Stock(payloads, fleet.token, train.cluster.heartbeat_s)
+        self._letters = Letters()
+        self._stock = Stock(seat.payloads, fleet.token, train.cluster.heartbeat_s)
+        # Samplers score unasked; only what is shuffled goes by the scoring desk.
+        asks_scores = train.reward.shuffled
+        reports = Reports(
+            self._stock, seat.post, journal=record.journal, asks_scores=asks_scores
+        )
+        self._register = reports.register
         self._ears = Ears(
             roster,
-            register=self._register,
+            reports=reports,
             guests=self._guests,
             shares=self._shares,
-            stock=self._stock,
             journal=record.journal,
-            post=post,
-            say=say,
+            post=seat.post,
+            say=seat.progress.say,
         )
         self._ears.is_published = not record.vault.record.get("has_published", False)
         self._bases: dict[str, int] = {}
@@ -93,6 +85,7 @@ class ClusterCrew:
             train.pipeline,
             updates=train.updates,
             checkpoint_every=train.store.checkpoint_every,
+            asks_scores=asks_scores,
         )
         self.is_resumed = record.vault.step is not None
         if self.is_resumed:
@@ -104,7 +97,8 @@ class ClusterCrew:
         )
         self.learner_busy = self._ears.learner_busy
         self.sampler_busy = self._ears.sampler_busy
-        roster.on_lost, roster.on_joined = self._sampler_lost, self._sampler_joined
+        roster.on_lost = self._sampler_lost
+        roster.on_joined = lambda _: self._guests.joined()
 
     def gather(self) -> None:
         """Wait until learner and samplers are ready."""
@@ -113,6 +107,7 @@ class ClusterCrew:
             self._roster.lost,
             lambda failed: self._roster.fail(failed.error),
             self._roster.look_around,
+            self.flush,
         )
         self._roster.open(
             run_dir=str(self._record.path.absolute()),
@@ -143,7 +138,7 @@ class ClusterCrew:
             return [self._roster.joined(hand) for hand in hands]
 
     def flush(self) -> None:
-        """One call a worker for all effects of a turn."""
+        """One call a worker for all that it was to be told in a turn."""
         with self._roster.lock:
             self._fleet.flush()
 
@@ -154,15 +149,16 @@ class ClusterCrew:
             if hand is None:
                 # Its loss is on its way to the pipeline, which then sends it again.
                 return
-            known = self._register.find(effect.id, effect.attempt)
             is_resumed = effect.is_resumed
-            if is_resumed and known is not None and known.worker != hand.worker:
-                self._cancel(effect.id, effect.attempt, known.worker)
-                is_resumed = False
+            if is_resumed:
+                known = self._register.find(effect.id, effect.attempt)
+                if known is not None and known.worker != hand.worker:
+                    self._cancel(effect.id, effect.attempt, known.worker)
+                    is_resumed = False
             number = self._register.admit(effect.id, effect.attempt, hand.worker)
-            hand.prompt(prompt)
-            told = effect.id, effect.attempt, effect.version, is_resumed
-            hand.command("admit", number, *told)
+            told = effect.attempt, effect.version, is_resumed
+            row = Admitted(number, effect.id.uid, *effect.id[1:], *told)
+            hand.admit(row, self._letters.write(prompt))
 
     def cancel(self, effect: records.CancelSample) -> None:
         """Stop an attempt."""
@@ -243,9 +239,12 @@ class ClusterCrew:
         self._shares.held = None
         own, helped = self._shares.hand(groups, has_helper=helper is not None)
         if own:
-            _hand_over(self._roster.learner, own, update)
+            self._hand_over(self._roster.learner, own, update)
         if helper is not None and helped:
-            _hand_over(helper, helped, update)
+            self._hand_over(helper, helped, update)
+
+    def _hand_over(self, hand: Hand, groups: Sequence[Group], update: int) -> None:
+        hand.command("accumulate", update, message(groups, self._letters))
 
     def step(self, effect: records.StepUpdate) -> None:
         """Step the optimizer, once the sums of a helper are in."""
@@ -269,6 +268,8 @@ class ClusterCrew:
         """Have the learner commit its state with this record."""
         with self._roster.lock:
             self._roster.learner.command("save", updates, record, is_final)
+        # A small run makes so few records that the collector would not look by itself.
+        collector.tidy()
 
     def take_metrics(self, update: int) -> dict[str, float]:
         """The learner's numbers of an update."""
@@ -285,14 +286,13 @@ class ClusterCrew:
     def forget(self, group: GroupId) -> None:
         """Its samples are asked for no more."""
         with self._roster.lock:
-            for index in range(self._train.pipeline.samples_per_group):
-                self._register.drop(SampleId(*group, index))
+            self._register.end(group, self._train.pipeline.samples_per_group)
+            self._letters.forget(group.uid)
 
     @property
     def num_timeouts(self) -> int:
         """Scores that hung, on all hosts."""
-        hands = self._roster.hands()
-        return sum(hand.facts.get("timeouts", 0) for hand in hands)
+        return sum(hand.facts.get("timeouts", 0) for hand in self._roster.hands())
 
     @property
     def num_compilations(self) -> int:
@@ -378,17 +378,9 @@ class ClusterCrew:
         if hand.role == "help" and self._shares.helped:
             # Its sums are gone: the learner adds these groups, and then steps.
             update = self.pipeline.updates_done
-            _hand_over(self._roster.learner, list(self._shares.helped), update)
+            self._hand_over(self._roster.learner, list(self._shares.helped), update)
             step = self._shares.take_step()
             if step is not None:
                 self._roster.learner.command("step", wire.plain(step))
         if hand.role == "help":
             self._shares.arrived(None)
-
-    def _sampler_joined(self, hand: Hand) -> None:
-        del hand
-        self._guests.joined()
-
-
-def _hand_over(hand: Hand, groups: Sequence[Group], update: int) -> None:
-    hand.command("accumulate", update, message(groups))

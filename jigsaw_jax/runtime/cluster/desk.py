@@ -27,6 +27,8 @@ from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster.contact import Contact
 from jigsaw_jax.runtime.cluster.outbox import Outbox
+from jigsaw_jax.runtime.cluster.places import read_prompt
+from jigsaw_jax.runtime.cluster.tables import read_admitted
 from jigsaw_jax.runtime.lines.depot import FarDepot, read_address, read_keys
 from jigsaw_jax.runtime.lines.porter import Porter
 from jigsaw_jax.runtime.slice.join import join
@@ -59,8 +61,8 @@ def wait_until_forsaken(
     idle_s, seen = 0.0, -1
     while idle_s < limit_s:
         threading.Event().wait(tick_s)
-        idle_s = idle_s + tick_s if outbox.num_taken == seen else 0.0
-        seen = outbox.num_taken
+        idle_s = idle_s + tick_s if outbox.num_asked == seen else 0.0
+        seen = outbox.num_asked
     end()
 
 
@@ -265,24 +267,22 @@ class Desk:
         del refs
         self._learner.again(wire.read(int, values[0]))
 
-    def _prompt(self, values: list[Any], refs: list[Any]) -> None:
+    def _take_prompts(self, values: list[Any], refs: list[Any]) -> None:
         del refs
-        text = wire.read(str, values[0])
-        prompt = wire.read(Prompt, wire.from_bytes(text.encode()))
-        self._prompts[prompt.uid] = prompt
+        prompts = map(read_prompt, wire.read_list(values[0]))
+        self._prompts.update((prompt.uid, prompt) for prompt in prompts)
 
     def _admit(self, values: list[Any], refs: list[Any]) -> None:
         del refs
-        number, sample_id, attempt, version, is_resumed = values
-        effect = AdmitSample(
-            id=wire.read(SampleId, sample_id),
-            attempt=wire.read(int, attempt),
-            worker=self._worker,
-            version=wire.read(int, version),
-            is_resumed=wire.read(bool, is_resumed),
-        )
-        prompt = self._prompts[effect.id.uid]
-        self._sampler.admit(wire.read(int, number), effect, prompt)
+        for row in read_admitted(values[0]):
+            effect = AdmitSample(
+                id=SampleId(row.uid, row.draw, row.sample),
+                attempt=row.attempt,
+                worker=self._worker,
+                version=row.version,
+                is_resumed=row.is_resumed,
+            )
+            self._sampler.admit(row.number, effect, self._prompts[row.uid])
 
     def _cancel(self, values: list[Any], refs: list[Any]) -> None:
         del refs
@@ -354,7 +354,7 @@ _COMMANDS: dict[str, Command] = {
     "load": Desk._load,
     LOOP: Desk._loop,
     "again": Desk._again,
-    "prompt": Desk._prompt,
+    "prompts": Desk._take_prompts,
     "admit": Desk._admit,
     "cancel": Desk._cancel,
     "pause": Desk._pause,

@@ -1,7 +1,7 @@
 """What the workers say, each message to whom it concerns; on the fleet's thread.
 
-started, finished, event, stepped -> control loop      weights, loaded -> roster
-score -> who asked for it                     sums -> learner's step, lent -> helper
+samples, event, stepped -> control loop                weights, loaded -> roster
+their scores -> who asked for them            sums -> learner's step, lent -> helper
 interval -> event log and busy times          guest, done -> who waits for them
 """
 
@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import Any
 
 from jigsaw_jax import records
-from jigsaw_jax.records import Event, GroupId, Score
+from jigsaw_jax.records import Event, GroupId
 from jigsaw_jax.runtime import wire
+from jigsaw_jax.runtime.cluster import tables
 from jigsaw_jax.runtime.cluster.batch import Batch
 from jigsaw_jax.runtime.cluster.guests import Guests
 from jigsaw_jax.runtime.cluster.hand import Hand
 from jigsaw_jax.runtime.cluster.offers import Weights
-from jigsaw_jax.runtime.cluster.places import Remote, Stock
-from jigsaw_jax.runtime.cluster.register import Register
+from jigsaw_jax.runtime.cluster.reports import Reports
 from jigsaw_jax.runtime.cluster.roster import Roster
 from jigsaw_jax.runtime.cluster.shares import Shares
 from jigsaw_jax.runtime.intervals import Intervals
@@ -29,10 +29,9 @@ class Ears:
 
     Args:
       roster: of workers.
-      register: of attempts.
+      reports: takes word of samples.
       guests: requests that are not the pipeline's.
       shares: of the hand-off under way.
-      stock: takes word of completions.
       journal: the event log.
       post: takes events.
       say: tells the person who waits.
@@ -50,19 +49,17 @@ class Ears:
         self,
         roster: Roster,
         *,
-        register: Register,
+        reports: Reports,
         guests: Guests,
         shares: Shares,
-        stock: Stock,
         journal: Intervals,
         post: Callable[[Any], None],
         say: Callable[[str], None],
     ) -> None:
         self._roster = roster
-        self._register = register
+        self._reports = reports
         self._guests = guests
         self._shares = shares
-        self._stock = stock
         self._journal = journal
         self._post = post
         self._say = say
@@ -84,7 +81,6 @@ class Ears:
                 if reader is None:
                     raise wire.WireError(f"message must be known, got {kind!r}")
                 reader(self, hand, values, batch)
-            self._roster.flush()
 
     def _hear_nothing(self, hand: Hand, values: list[Any], batch: Batch) -> None:
         del hand, values, batch
@@ -98,25 +94,17 @@ class Ears:
         if event is not None:
             self._post(event)
 
-    def _hear_started(self, hand: Hand, values: list[Any], batch: Batch) -> None:
+    def _hear_samples(self, hand: Hand, values: list[Any], batch: Batch) -> None:
         del batch
-        number, now_s = values
-        known = self._register.from_worker(number, hand.worker)
-        if known is not None:
-            self._post(
-                records.SampleStarted(
-                    now_s=_REAL(now_s) + hand.offset_s,
-                    id=known.id,
-                    attempt=known.attempt,
-                )
-            )
+        rows = tables.read(*values)
+        self._reports.hear(hand, rows, self._roster.now_s())
 
     def _hear_sums(self, hand: Hand, values: list[Any], batch: Batch) -> None:
         del hand
         update, num_trained, names, first, num = values
         step = self._shares.take_step()
         if step is None or step.update != update:
-            self._register.ignore()
+            self._reports.register.ignore()
             return
         refs = batch.named()[first : first + num]
         self._roster.learner.command("add", num_trained, names, refs=refs)
@@ -147,48 +135,6 @@ class Ears:
             self._roster.learner.command("lend", self._shares.lending)
         self._post(event)
 
-    def _hear_finished(self, hand: Hand, values: list[Any], batch: Batch) -> None:
-        del batch
-        number, now_s, num_tokens, version_min, is_truncated, place = values
-        held = self._stock.hold((hand.worker, _INT(place)))
-        known = self._register.from_worker(number, hand.worker)
-        if known is None:
-            return
-        if known.is_finished:
-            self._register.ignore()
-            return
-        known.is_finished, known.is_paused = True, False
-        self._stock.payloads.add_sample(
-            Remote(
-                id=known.id,
-                attempt=known.attempt,
-                num_sampled=_INT(num_tokens),
-                is_truncated=_BOOL(is_truncated),
-                held=held,
-            )
-        )
-        self._post(
-            records.SampleFinished(
-                now_s=_REAL(now_s) + hand.offset_s,
-                id=known.id,
-                attempt=known.attempt,
-                num_tokens=num_tokens,
-                version_min=_INT(version_min),
-            )
-        )
-
-    def _hear_score(self, hand: Hand, values: list[Any], batch: Batch) -> None:
-        del batch
-        known = self._register.from_worker(values[0], hand.worker)
-        if known is None:
-            return
-        if known.score is not None:
-            self._register.ignore()
-            return
-        known.score = _SCORE(values[1])
-        if known.receive is not None:
-            known.receive(known.score)
-
     def _hear_guest(self, hand: Hand, values: list[Any], batch: Batch) -> None:
         del hand
         offset, size = values
@@ -212,7 +158,7 @@ class Ears:
         first, num = place
         refs = batch.named()[first : first + num]
         address = read_address(depot)
-        self._stock.open(address)
+        self._reports.stock.open(address)
         hand.version = version
         self._roster.take_weights(
             Weights(
@@ -267,9 +213,7 @@ _HEARD: dict[str, Reader] = {
     "hello": Ears._hear_nothing,
     "event": Ears._hear_event,
     "stepped": Ears._hear_stepped,
-    "started": Ears._hear_started,
-    "finished": Ears._hear_finished,
-    "score": Ears._hear_score,
+    "samples": Ears._hear_samples,
     "guest": Ears._hear_guest,
     "interval": Ears._hear_interval,
     "weights": Ears._hear_weights,
@@ -283,8 +227,6 @@ _HEARD: dict[str, Reader] = {
     "leaving": Ears._hear_leaving,
 }
 _STEPPED = wire.reader(records.UpdateStepped)
-_SCORE = wire.reader(Score)
-_REAL, _INT, _BOOL = wire.reader(float), wire.reader(int), wire.reader(bool)
 _EVENTS: dict[str, Callable[[Any], Event]] = {
     cls.__name__: wire.reader(cls)
     for cls in (

@@ -105,6 +105,7 @@ class Fleet:
         self.on_loss: Callable[[Hand, str], None]
         self.on_error: Callable[[ThreadFailed], None]
         self.on_look: Callable[[], None]
+        self.on_heard: Callable[[], None]
         self._looked_s = 0.0
         self._unsent = Unsent()
 
@@ -114,6 +115,7 @@ class Fleet:
         on_loss: Callable[[Hand, str], None],
         on_error: Callable[[ThreadFailed], None],
         on_look: Callable[[], None],
+        on_heard: Callable[[], None],
     ) -> None:
         """Say who is told, from the listening thread, from a new epoch on.
 
@@ -122,9 +124,10 @@ class Fleet:
           on_loss: takes a worker and why it is lost; it is dead by then.
           on_error: takes what the listening thread died of.
           on_look: called every few seconds.
+          on_heard: called behind all that has come at a time.
         """
         self.on_batch, self.on_loss, self.on_error = on_batch, on_loss, on_error
-        self.on_look = on_look
+        self.on_look, self.on_heard = on_look, on_heard
         self.epoch += 1
         if self._thread is None:
             self._thread = threading.Thread(
@@ -184,7 +187,7 @@ class Fleet:
             other.first = hand
             hand.others.append(other)
         hand.unsent = self._unsent
-        hand.hired_s = hand.asked_s = self._clock.now_s()
+        hand.hired_s = hand.heard_s = self._clock.now_s()
         # It may call before Ray has returned.
         self._board.expect(ticket, hand)
         hand.handle = actor.make(
@@ -196,13 +199,13 @@ class Fleet:
         return hand
 
     def _ask(self, hand: Hand) -> None:
-        hand.ask(self._clock.now_s(), self._linger_s)
+        hand.heard_s = self._clock.now_s()
+        hand.ask(hand.heard_s, self._linger_s)
 
     def flush(self) -> None:
         """One frame to each worker that has commands; for one thread at a time."""
         while self._unsent.hands:
             self._unsent.hands.pop().flush()
-        self._unsent.texts.clear()
 
     @property
     def _linger_s(self) -> float:
@@ -259,6 +262,7 @@ class Fleet:
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
             self.on_look()
+        self.on_heard()
 
     def _check_lives(self) -> None:
         """Lose those of which Ray says that they have ended."""
@@ -284,7 +288,7 @@ class Fleet:
         """Lose those that say nothing, and those that don't get ready."""
         for hand in self._processes():
             silent_s = self._silent_s(hand)
-            if now_s - hand.asked_s > silent_s:
+            if now_s - hand.heard_s > silent_s:
                 self._lose(hand, f"{hand.label}silent for {silent_s:g} s")
         startup_s = self._train.cluster.startup_s
         for hand in list(self.hands.values()):
@@ -313,7 +317,7 @@ class Fleet:
         head = wire.from_bytes(data)
         now_s = self._clock.now_s()
         hand.facts = head["facts"]
-        hand.ask(now_s, self._linger_s)
+        hand.heard(now_s, self._linger_s)
         items = self._news(hand, head, now_s)
         worker = hand.whole
         told = items if worker.others else []

@@ -11,15 +11,17 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from jigsaw_jax.records import Prompt
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.cluster import contact
 from jigsaw_jax.runtime.cluster.desk import home
 from jigsaw_jax.runtime.cluster.head import Place
+from jigsaw_jax.runtime.cluster.tables import Admitted
 from jigsaw_jax.runtime.lines.line import Line
 
 # How long a worker holds an empty batch back.
 DRAIN_S = 1.0
+# Batches that a worker may send before it is asked again.
+CREDIT = 16
 
 
 @dataclasses.dataclass(eq=False)
@@ -27,11 +29,9 @@ class Unsent:
     """What waits for a flush, of all workers.
 
     hands: those who have commands.
-    texts: prompts by uid, each encoded once for all who get a sample of it.
     """
 
     hands: list["Hand"] = dataclasses.field(default_factory=list)
-    texts: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(eq=False)
@@ -58,7 +58,9 @@ class Hand:
     ticket: by which its line is known.
     line: to it, once it has come.
     life: reference that tells why its process has ended.
-    asked_s: since when its next batch is waited for.
+    asked_s: when it was last asked for batches.
+    heard_s: since when its next batch is waited for.
+    credit: batches that it was asked for and that have not come.
     others: processes of the slice behind the first, which is this one.
     first: of the slice, where this is one of the others.
     unsent: what all of the fleet hold back.
@@ -84,13 +86,16 @@ class Hand:
     line: Line | None = None
     life: Any = None
     asked_s: float = 0.0
+    heard_s: float = 0.0
+    credit: int = 0
     others: list["Hand"] = dataclasses.field(default_factory=list)
     first: "Hand | None" = None
     unsent: "Unsent" = dataclasses.field(default_factory=lambda: Unsent())
     _sequence: int = 0
     _commands: list[Any] = dataclasses.field(default_factory=list)
     _refs: list[Any] = dataclasses.field(default_factory=list)
-    _prompts: set[str] = dataclasses.field(default_factory=set)
+    _prompts: dict[str, str] = dataclasses.field(default_factory=dict)
+    _rows: list[Admitted] | None = None
     _early: list[bytes] = dataclasses.field(default_factory=list)
     _attaching: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
@@ -118,27 +123,40 @@ class Hand:
         """Hold a command back until `flush`; values are plain."""
         if not self._commands:
             self.unsent.hands.append(self)
+        self._rows = None
         self._commands.append([name, list(values), len(self._refs), len(refs)])
         self._refs.extend(refs)
 
-    def prompt(self, prompt: Prompt) -> None:
-        """Hold a prompt back for the admissions behind it, once for each `flush`.
+    def admit(self, row: Admitted, prompt: str) -> None:
+        """Hold an admission back; those between two other commands go as one.
 
-        The listening thread flushes too, between two admissions of a group: whoever
-        counts from turn to turn of the control loop sends the second without a prompt.
+        Every batch has the prompts of its own admissions. The listening thread flushes
+        too, between two of a group: whoever counts from turn to turn of the control
+        loop sends the second without a prompt.
+
+        Args:
+          row: what is told.
+          prompt: as text.
         """
-        if prompt.uid not in self._prompts:
-            self._prompts.add(prompt.uid)
-            texts = self.unsent.texts
-            if prompt.uid not in texts:
-                texts[prompt.uid] = wire.to_text(wire.plain(prompt))
-            self.command("prompt", texts[prompt.uid])
+        self._prompts[row.uid] = prompt
+        if self._rows is None:
+            rows: list[Admitted] = []
+            self.command("admit", rows)
+            self._rows = rows
+        self._rows.append(row)
 
     def flush(self) -> None:
         """Send what was held back, in one frame."""
-        self._prompts.clear()
         if not self._commands:
             return
+        for command in self._commands:
+            if command[0] == "admit":
+                command[1] = [wire.columns(*command[1])]
+        if self._prompts:
+            told = ["prompts", [list(self._prompts.values())], 0, 0]
+            self._commands.insert(0, told)
+            self._prompts.clear()
+        self._rows = None
         self._sequence += 1
         batch = wire.to_bytes([self._sequence, self._commands])
         refs, self._commands, self._refs = self._refs, [], []
@@ -190,8 +208,23 @@ class Hand:
             "compilations": self.facts.get("compilations", 0),
         }
 
+    def heard(self, now_s: float, linger_s: float) -> None:
+        """A batch is here: ask for more when few are left, or now and then.
+
+        Being asked tells a worker that somebody hears it.
+        """
+        self.heard_s = now_s
+        self.credit -= 1
+        if self.credit <= CREDIT // 2 or now_s - self.asked_s >= DRAIN_S:
+            self.ask(now_s, linger_s)
+
     def ask(self, now_s: float, linger_s: float) -> None:
-        """Ask for a batch; what follows its first message so soon comes with it."""
+        """Ask for batches; what follows the first message of one so soon comes with it.
+
+        Args:
+          now_s: on the controller's clock.
+          linger_s: how soon.
+        """
         assert self.line is not None, "a process is asked when its line is there"
-        self.asked_s = now_s
-        self.line.post(contact.ask(DRAIN_S, linger_s))
+        num, self.asked_s, self.credit = CREDIT - self.credit, now_s, CREDIT
+        self.line.post(contact.ask(num, DRAIN_S, linger_s))

@@ -29,6 +29,8 @@ NOISE = (
 )
 # Without one of these there is no Ray; as the kernel shortens their names.
 DAEMONS = frozenset({"gcs_server", "raylet"})
+# By which Ray says that a cluster can't be started or joined.
+_REFUSALS = (ConnectionError, ValueError, RuntimeError, OSError)
 
 
 class ClusterError(Exception):
@@ -119,13 +121,16 @@ class Head:
             else:
                 await_listener(self._address)
                 ray.init(address=self._address, **common)
-        except SystemExit:
-            # From here on SIGTERM meets a handler that Ray has put in.
+        except BaseException as error:
             self.close()
-            raise signals.SignalledError(signal.SIGTERM) from None
-        except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-            first = str(error).strip().split("\n")[0]
-            raise ClusterError(f"--cluster {self._address}: {first}") from error
+            if isinstance(error, SystemExit):
+                # From here on SIGTERM meets a handler that Ray has put in.
+                raise signals.SignalledError(signal.SIGTERM) from None
+            # With a bare one Ray says that its processes did not start in time.
+            if type(error) is Exception or isinstance(error, _REFUSALS):
+                first = str(error).strip().split("\n")[0]
+                raise ClusterError(f"--cluster {self._address}: {first}") from error
+            raise
 
     def _local(self) -> dict[str, Any]:
         # No processes are started ahead of ours, and no port is open to other hosts.

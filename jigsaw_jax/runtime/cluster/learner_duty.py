@@ -60,6 +60,9 @@ class LearnerDuty:
       fail: takes what a thread died of.
     """
 
+    # The carriers that the last version could not go by.
+    _passed_over: tuple[str, ...] = ()
+
     def __init__(
         self,
         train: Train,
@@ -250,6 +253,7 @@ class LearnerDuty:
         still = None if still is None else self._merged(still)
         if not self._peers.leads:
             return
+        self._say_passed_over()
         trained, refs = offers.plain(offer)
         num, frozen = len(refs), None
         if still is not None:
@@ -259,6 +263,14 @@ class LearnerDuty:
         self._outbox.post(
             "weights", version, run, start_s, depot, trained, num, frozen, refs=refs
         )
+
+    def _say_passed_over(self) -> None:
+        """By which carriers weights can't go, where that is news."""
+        found = self._sender.passed_over
+        names = tuple(one.partition(":")[0] for one in found)
+        if found and names != self._passed_over:
+            self._say(f"weights go another way, not by {'; '.join(found)}")
+        self._passed_over = names
 
     def _again(self, version: int) -> None:
         last, tries = self._tries

@@ -2,6 +2,7 @@
 
     threads --post--> pending --take--> one batch: messages, and completions beside
 
+What is said of samples goes by tables: those between two other messages are one.
 A batch is also the worker's heartbeat, so an empty one leaves after the time-out.
 """
 
@@ -13,6 +14,7 @@ from typing import Any
 from jigsaw_jax.records import Sample
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
+from jigsaw_jax.runtime.cluster import tables
 
 # What is true of a worker in every epoch.
 LASTING = frozenset({"hello", "failed", "leaving"})
@@ -31,7 +33,7 @@ class Outbox:
     Attributes:
       clock: of this process.
       epoch: which life the messages belong to.
-      num_taken: how often the controller has asked for some.
+      num_asked: how often the controller has asked for some.
       facts: counts that travel with every batch.
     """
 
@@ -43,7 +45,8 @@ class Outbox:
         self._is_urgent = False
         self._named: dict[int, list[Any]] = {}
         self.epoch = epoch
-        self.num_taken = 0
+        self.num_asked = 0
+        self._num_taken = 0
         self.facts: Callable[[], dict[str, int]] = dict
 
     def begin(self, epoch: int) -> None:
@@ -98,44 +101,30 @@ class Outbox:
           has a number for `named` where messages name objects.
         """
         with self._changed:
-            self.num_taken += 1
+            self._num_taken += 1
             if self._changed.wait_for(lambda: self._is_urgent, timeout_s):
                 # The lock is free meanwhile, so that others can add to it.
                 self._changed.wait_for(lambda: False, linger_s)
             items, self._items = self._items, collections.deque()
             self._is_urgent = False
             epoch = self.epoch
-        parts: list[bytes] = []
-        refs: list[Any] = []
-        offset = 0
-        messages = []
-        forms: dict[tuple[str, ...], int] = {}
+        pages = _Pages()
         for item, sample, named in items:
-            message = item
-            if item[0] == "interval":
-                message = _filled(item, forms)
-            if sample is not None:
-                parts.append(wire.sample_bytes(sample))
-                message = [*item, offset, len(parts[-1])]
-                offset += len(parts[-1])
-            if named:
-                message = [*item, len(refs), len(named)]
-                refs.extend(named)
-            messages.append(message)
+            pages.add(item, sample, named)
         head = {
             "epoch": epoch,
             "now_s": self.clock.now_s(),
             "facts": self.facts(),
-            "items": messages,
-            "forms": list(forms),
-            "named": self._name(refs) if refs else 0,
+            "items": pages.messages(),
+            "forms": list(pages.forms),
+            "named": self._name(pages.refs) if pages.refs else 0,
         }
-        return wire.to_bytes(head), b"".join(parts)
+        return wire.to_bytes(head), b"".join(pages.parts)
 
     def _name(self, refs: list[Any]) -> int:
         with self._changed:
-            self._named[self.num_taken] = refs
-        return self.num_taken
+            self._named[self._num_taken] = refs
+        return self._num_taken
 
     def named(self, number: int) -> list[Any]:
         """The objects that a batch names, once."""
@@ -143,11 +132,57 @@ class Outbox:
             return self._named.pop(number, [])
 
 
-def _filled(item: list[Any], forms: dict[tuple[str, ...], int]) -> list[Any]:
-    """An interval by its form: name and fields, which many in a batch have alike."""
-    _, track, name, start_s, end_s, fields = item
-    form = forms.setdefault((name, *fields), len(forms))
-    return ["interval", form, track, start_s, end_s, *fields.values()]
+class _Pages:
+    """Messages of one batch as they are written.
+
+    forms: of intervals: name and fields, which many in a batch have alike.
+    parts: completions.
+    refs: objects that messages name.
+    """
+
+    def __init__(self) -> None:
+        self.forms: dict[tuple[str, ...], int] = {}
+        self.parts: list[bytes] = []
+        self.refs: list[Any] = []
+        self._size = 0
+        self._messages: list[list[Any]] = []
+        # Of samples, since the last message that is not of one.
+        self._rows: dict[str, list[list[Any]]] | None = None
+
+    def add(self, item: list[Any], sample: Sample | None, named: Sequence[Any]) -> None:
+        kind, *values = item
+        if kind in tables.ROWS:
+            if self._rows is None:
+                self._rows = {}
+                self._messages.append(["samples", self._rows])
+            self._rows.setdefault(kind, []).append(values)
+            return
+        if kind == "interval":
+            # A line of the log, which may stand before or behind what else is said.
+            self._messages.append(self._filled(*values))
+            return
+        self._rows = None
+        if sample is not None:
+            self.parts.append(wire.sample_bytes(sample))
+            item = [*item, self._size, len(self.parts[-1])]
+            self._size += len(self.parts[-1])
+        if named:
+            item = [*item, len(self.refs), len(named)]
+            self.refs.extend(named)
+        self._messages.append(item)
+
+    def _filled(
+        self, track: str, name: str, start_s: float, end_s: float, fields: Any
+    ) -> list[Any]:
+        form = self.forms.setdefault((name, *fields), len(self.forms))
+        return ["interval", form, track, start_s, end_s, *fields.values()]
+
+    def messages(self) -> list[list[Any]]:
+        """All that was added, tables by columns."""
+        return [
+            [kind, tables.columns(values[0])] if kind == "samples" else [kind, *values]
+            for kind, *values in self._messages
+        ]
 
 
 class Lanes:

@@ -8,7 +8,7 @@ sampler --completion--> depot <--key-- learner
 import collections
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from jigsaw_jax.records import Group, GroupId, Prompt, SampleId, Score
 from jigsaw_jax.runtime import wire
@@ -46,8 +46,7 @@ class Held:
         self._unused.append(self.key)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Remote:
+class Remote(NamedTuple):
     """Where one completion is; in the place of a `Sample`.
 
     id: its identity.
@@ -63,6 +62,41 @@ class Remote:
     num_sampled: int
     is_truncated: bool
     held: Held
+
+
+class Letters:
+    """Prompts as commands have them, each written once while its group is open.
+
+    For one thread at a time.
+    """
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+
+    def write(self, prompt: Prompt) -> str:
+        """The prompt as text."""
+        text = self._texts.get(prompt.uid)
+        if text is None:
+            text = self._texts[prompt.uid] = wire.to_text(wire.plain(prompt))
+        return text
+
+    def forget(self, uid: str) -> None:
+        """Nobody is told of this prompt, unless it is written again."""
+        self._texts.pop(uid, None)
+
+
+def read_prompt(text: Any) -> Prompt:
+    """The prompt that `Letters.write` wrote; a WireError where it is none."""
+    return wire.read(Prompt, wire.from_bytes(wire.read(str, text).encode()))
+
+
+class _Scored(NamedTuple):
+    value: float | None
+    parts: dict[str, float | None]
+    failure: str | None
+
+
+_read_scores = wire.rows_reader(_Scored)
 
 
 class Stock:
@@ -93,9 +127,9 @@ class Stock:
         """Have a completion stay while anybody has what this returns."""
         return Held(key, self._unused)
 
-    def take_unused(self) -> list[Key]:
-        """Keys that nobody has any more, once."""
-        return [self._unused.popleft() for _ in range(len(self._unused))]
+    def take_unused(self) -> list[list[Any]]:
+        """Keys that nobody has any more, once; their columns."""
+        return wire.columns(self._unused.popleft() for _ in range(len(self._unused)))
 
     def whole(self, group: Group) -> Group:
         """The group with its completions; without any where one is gone."""
@@ -114,15 +148,15 @@ class Stock:
             self._shelf.close()
 
 
-def message(groups: Iterable[Group]) -> list[Any]:
+def message(groups: Iterable[Group], letters: Letters) -> list[Any]:
     """Groups as a command names them."""
     return [
         [
-            wire.plain(group.id),
+            group.id,
             group.order,
-            wire.plain(group.prompt),
-            [sample.held.key for sample in group.samples],
-            wire.plain(group.scores),
+            letters.write(group.prompt),
+            wire.columns(sample.held.key for sample in group.samples),
+            wire.columns((s.value, s.parts, s.failure) for s in group.scores),
         ]
         for group in groups
     ]
@@ -153,9 +187,9 @@ def fetch(groups: Any, shelf: Shelf, within_s: float) -> list[Group]:
         Group(
             id=wire.read(GroupId, group_id),
             order=wire.read(int, order),
-            prompt=wire.read(Prompt, prompt),
+            prompt=read_prompt(prompt),
             samples=tuple(wire.read_sample(next(found)) for _ in some),
-            scores=tuple(wire.read(Score, score) for score in scores),
+            scores=tuple(Score(**row._asdict()) for row in _read_scores(scores)),
         )
         for (group_id, order, prompt, _, scores), some in zip(told, keys, strict=True)
     ]

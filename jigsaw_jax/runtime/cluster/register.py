@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from jigsaw_jax.records import SampleId, Score
+from jigsaw_jax.records import GroupId, SampleId, Score
 
 
 @dataclasses.dataclass(slots=True)
@@ -41,7 +41,8 @@ class Register:
     """
 
     def __init__(self) -> None:
-        self._known: dict[SampleId, Known] = {}
+        # By uid, draw and index, which a sample's identity equals.
+        self._known: dict[tuple[str, int, int], Known] = {}
         self._numbers: dict[int, Known] = {}
         self._number = 0
         self.num_ignored = 0
@@ -77,6 +78,13 @@ class Register:
         if known is not None:
             del self._numbers[known.number]
 
+    def end(self, group: GroupId, size: int) -> None:
+        """None of the group's samples has."""
+        for index in range(size):
+            known = self._known.pop((group.uid, group.draw, index), None)
+            if known is not None:
+                del self._numbers[known.number]
+
     def lost_with(self, worker: str) -> Sequence[tuple[SampleId, int]]:
         """Attempts whose slot is free and that can't go on without this worker.
 
@@ -84,8 +92,8 @@ class Register:
         finished and not scored.
         """
         return [
-            (sample, known.attempt)
-            for sample, known in self._known.items()
+            (known.id, known.attempt)
+            for known in self._known.values()
             if known.worker == worker
             and (known.is_paused or (known.is_finished and known.score is None))
         ]

@@ -13,17 +13,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jigsaw_jax import records
-from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster.fleet import Fleet, Hand, WorkerFailedError
 from jigsaw_jax.runtime.cluster.head import Head
 from jigsaw_jax.runtime.cluster.offers import Weights
 from jigsaw_jax.runtime.cluster.publishing import Publishing
 from jigsaw_jax.runtime.crew import CrewLostError
 from jigsaw_jax.runtime.inputs import RefusedError
+from jigsaw_jax.runtime.seat import Seat
 from jigsaw_jax.runtime.threads import ThreadFailed
-from jigsaw_jax.settings import Train
 from jigsaw_jax.store.files import StoreError
-from jigsaw_jax.store.journal import EventLog
 
 LEARNER = "learner"
 # How often the log says that a worker lives.
@@ -47,14 +45,9 @@ class Roster:
     """Keeps the workers of one life of the control loop; from any thread, locked.
 
     Args:
-      train: the run.
+      seat: of the crew.
       fleet: the processes.
       head: where they may run.
-      journal: the event log.
-      clock: of the controller.
-      post: takes events, and what is fatal.
-      published: called with (version, start_s, end_s) once every sampler has it.
-      say: tells the person who waits.
 
     Attributes:
       lock: held for every change, here and in the crew.
@@ -64,27 +57,16 @@ class Roster:
       on_joined: told of each that joins.
     """
 
-    def __init__(
-        self,
-        train: Train,
-        fleet: Fleet,
-        *,
-        head: Head,
-        journal: EventLog,
-        clock: Clock,
-        post: Callable[[Any], None],
-        published: Callable[[int, float, float], None],
-        say: Callable[[str], None],
-    ) -> None:
-        self._train = train
+    def __init__(self, seat: Seat, fleet: Fleet, head: Head) -> None:
+        self._train = seat.train
         self._fleet = fleet
         self.flush = fleet.flush
         self._head = head
-        self._journal = journal
-        self._clock = clock
-        self._post = post
-        self._published = published
-        self._say = say
+        self._journal = seat.record.journal
+        self._clock = seat.clock
+        self._post = seat.post
+        self._published = seat.published
+        self._say = seat.progress.say
         self._publishing = Publishing()
         self._failure: BaseException | None = None
         self.lock = threading.RLock()
@@ -228,6 +210,7 @@ class Roster:
         if self._tries > TRIES_MAX:
             self.fail(RuntimeError(f"weights don't reach {hand.name}: {reason}"))
         elif version == self._publishing.version:
+            self._say(f"weights are sent to {hand.name} again: {reason}")
             self.learner.command("again", version)
 
     def take_loaded(self, hand: Hand, version: int, end_s: float) -> None:

@@ -25,11 +25,12 @@ from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster.outbox import Lanes, Outbox
 from jigsaw_jax.runtime.cluster.rig import Rig
 from jigsaw_jax.runtime.cluster.sampler_follower import fetch_key
+from jigsaw_jax.runtime.cluster.tables import Finished
 from jigsaw_jax.runtime.compilations import CompilationCounter
 from jigsaw_jax.runtime.evaluation import completion_text
 from jigsaw_jax.runtime.lines.door import Address
 from jigsaw_jax.runtime.lines.porter import Porter
-from jigsaw_jax.runtime.sampler import SamplerWorker
+from jigsaw_jax.runtime.sampler import SamplerWorker, Span, log_slot
 from jigsaw_jax.runtime.slice.loops import LeadLoop, Replay
 from jigsaw_jax.runtime.slice.peers import Peers
 from jigsaw_jax.runtime.threads import ThreadFailed, Turns
@@ -75,8 +76,9 @@ class SamplerDuty:
             train.reward, on_failed=lambda error: fail(ThreadFailed("reward", error))
         )
         self._under_way: dict[tuple[SampleId, int], tuple[int, Prompt]] = {}
-        self._finished: dict[tuple[SampleId, int], Sample] = {}
+        self._finished: dict[tuple[SampleId, int], tuple[Sample, Span]] = {}
         self._worker: SamplerWorker | None = None
+        self._lanes = Lanes(name, outbox)
         counter, pool = CompilationCounter(), self._pool
         outbox.facts = lambda: {
             "compilations": counter.count,
@@ -150,7 +152,7 @@ class SamplerDuty:
             self._train,
             loop,
             turns=Turns(is_shared=False),
-            journal=Lanes(self._name, self._outbox),
+            journal=self._lanes,
             clock=self._clock,
             post=self._post,
             keep=self._keep,
@@ -203,8 +205,8 @@ class SamplerDuty:
         assert self._worker is not None, "weights come before samples"
         self._worker.thread.do(getattr(self._worker, name), *values)
 
-    def _keep(self, sample: Sample) -> None:
-        self._finished[sample.id, sample.attempt] = sample
+    def _keep(self, sample: Sample, span: Span) -> None:
+        self._finished[sample.id, sample.attempt] = sample, span
 
     def _post(self, event: Event | ThreadFailed) -> None:
         """On the sampler's thread."""
@@ -223,23 +225,30 @@ class SamplerDuty:
     def _report(self, event: SampleFinished) -> None:
         """The completion goes out, and to the reward at once: it will be asked for."""
         key = event.id, event.attempt
-        sample = self._finished.pop(key)
+        sample, span = self._finished.pop(key)
         known = self._under_way.pop(key, None)
         if known is None:
+            # Cancelled meanwhile: only the timeline shows it.
+            log_slot(self._lanes, sample, span)
             return
         number, prompt = known
         epoch = self._outbox.epoch
 
         def tell(place: int) -> None:
-            told = event.now_s, event.num_tokens, event.version_min
-            self._outbox.post(
-                "finished", number, *told, sample.is_truncated, place, epoch=epoch
+            row = Finished(
+                number,
+                place,
+                *span,
+                num_tokens=event.num_tokens,
+                version_min=event.version_min,
+                finish=sample.finish_reason.value,
             )
+            self._outbox.post("finished", *row, epoch=epoch)
 
         self._porter.carry(sample, lambda: self._outbox.epoch == epoch, tell)
 
         def receive(score: Score) -> None:
-            self._outbox.post("score", number, wire.plain(score), epoch=epoch)
+            self._outbox.post("scored", number, *wire.plain(score), epoch=epoch)
 
         text = completion_text(self._rig.tokenizer, sample)
         self._pool.submit(prompt, text, receive)

@@ -8,7 +8,6 @@ Head (Ray) > Fleet (processes) > one life of: Control > ClusterCrew > Roster
 import dataclasses
 import pathlib
 import shutil
-from collections.abc import Callable
 from typing import Any
 
 from jigsaw_jax.runtime import signals
@@ -18,10 +17,9 @@ from jigsaw_jax.runtime.cluster.head import Head
 from jigsaw_jax.runtime.control import Control
 from jigsaw_jax.runtime.crew import CrewLostError
 from jigsaw_jax.runtime.inputs import open_inputs
-from jigsaw_jax.runtime.payloads import Payloads
-from jigsaw_jax.runtime.progress import Progress
-from jigsaw_jax.runtime.record import Record
+from jigsaw_jax.runtime.seat import Seat
 from jigsaw_jax.settings import Train
+from jigsaw_jax.store.run_dir import RunDir
 
 
 class ClusterRuntime:
@@ -52,9 +50,12 @@ class ClusterRuntime:
         self._resume = resume
         self._operative = operative
         self._head = Head(address, train)
+        self._has_dir = False
 
     def run(self) -> int:
         """Train; 0 when the run ended or was stopped, 1 when it can't go on."""
+        # Before Ray, whose start takes a while.
+        RunDir(self._run_dir).check_free()
         problems = open_inputs(self._train)
         # Ray has handlers of its own, and its import must not be cut off.
         with signals.leaving_at_once():
@@ -69,36 +70,11 @@ class ClusterRuntime:
             told, Clock(), check=self._head.check, host=self._head.host
         )
 
-        def gather(
-            train: Train,
-            record: Record,
-            *,
-            clock: Clock,
-            progress: Progress,
-            payloads: Payloads,
-            post: Callable[[Any], None],
-            published: Callable[[int, float, float], None],
-        ) -> ClusterCrew:
-            roster = Roster(
-                train,
-                fleet,
-                head=self._head,
-                journal=record.journal,
-                clock=clock,
-                post=post,
-                published=published,
-                say=progress.say,
-            )
-            crew = ClusterCrew(
-                train,
-                record,
-                fleet=fleet,
-                roster=roster,
-                problems=problems,
-                payloads=payloads,
-                post=post,
-                say=progress.say,
-            )
+        def gather(seat: Seat) -> ClusterCrew:
+            who = "another learner" if fleet.epoch else "the learner and the samplers"
+            seat.progress.say(f"starting {who}")
+            roster = Roster(seat, fleet, self._head)
+            crew = ClusterCrew(seat, fleet=fleet, roster=roster, problems=problems)
             try:
                 crew.gather()
             except BaseException:
@@ -111,7 +87,8 @@ class ClusterRuntime:
         finally:
             fleet.close()
             self._head.close()
-            if not self._train.cluster.carrier_folder:
+            # In a directory that another run has, it would be that one's.
+            if self._has_dir and not self._train.cluster.carrier_folder:
                 shutil.rmtree(told.cluster.carrier_folder, ignore_errors=True)
 
     def _told(self) -> Train:
@@ -135,6 +112,7 @@ class ClusterRuntime:
                 operative=self._operative,
                 holds_state=False,
             )
+            self._has_dir = True
             try:
                 return control.run(is_stopping=is_stopping)
             except CrewLostError as error:

@@ -3,7 +3,9 @@
 expect(ticket) -> the process calls at the door -> attached, asked -> ready(...)
 """
 
+import collections
 import contextlib
+import functools
 import secrets
 import selectors
 import threading
@@ -34,6 +36,8 @@ class Switchboard:
         self._lock = threading.Lock()
         self._expected: dict[str, Hand] = {}
         self._selector = selectors.DefaultSelector()
+        # Those whose lines have not taken all, as they are found.
+        self._full: collections.deque[Hand] = collections.deque()
         self._door = Door(host, self.token, self._enter)
         self.address = self._door.address
 
@@ -50,6 +54,7 @@ class Switchboard:
                 # It was given up meanwhile.
                 line.close()
                 return
+            line.filled = functools.partial(self._full.append, hand)
             hand.attach(line)
             self._attached(hand)
             self._selector.register(line, selectors.EVENT_READ, hand)
@@ -73,24 +78,26 @@ class Switchboard:
         Returns:
           Those whose lines have something to read, or have ended.
         """
+        while self._full:
+            self._watch(self._full.popleft())
         found = []
         for key, events in self._selector.select(timeout_s):
             if events & selectors.EVENT_WRITE:
                 key.data.line.push()
+                self._watch(key.data)
             if events & selectors.EVENT_READ:
                 found.append(key.data)
-        self._watch_unsent()
         return found
 
-    def _watch_unsent(self) -> None:
-        """Be woken where a line that was full takes more."""
-        with self._lock:
-            for key in list(self._selector.get_map().values()):
-                events = selectors.EVENT_READ
-                if key.data.line.has_unsent:
+    def _watch(self, hand: Hand) -> None:
+        """Be woken when a line that was full takes more, and not when it has all."""
+        events = selectors.EVENT_READ
+        # One that was hung up meanwhile is not known any more.
+        with self._lock, contextlib.suppress(KeyError, ValueError):
+            if hand.line is not None:
+                if hand.line.has_unsent:
                     events |= selectors.EVENT_WRITE
-                if events != key.events:
-                    self._selector.modify(key.fileobj, events, key.data)
+                self._selector.modify(hand.line, events, hand)
 
     def close(self) -> None:
         """Let nobody in any more."""

@@ -11,7 +11,7 @@ checkpoint, which needs none of them.
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.lines.door import Address, Door, dial
@@ -20,8 +20,17 @@ from jigsaw_jax.runtime.threads import ThreadFailed
 
 # In which a depot lets in who dials.
 DIAL_S = 5.0
-# The life of the worker that sampled it, and its number there.
-Key = tuple[str, int]
+
+
+class Key(NamedTuple):
+    """The life of the worker that sampled a completion, and its number there."""
+
+    source: str
+    number: int
+
+
+# Of keys by columns, as `wire.columns` makes them.
+read_keys: Callable[[Any], list[Key]] = wire.rows_reader(Key)
 
 
 class DepotError(Exception):
@@ -77,10 +86,15 @@ class Depot:
 
     def take(self, keys: Sequence[Key], within_s: float) -> list[bytes]:
         """As `Shelf` has it; they stay."""
+        missing = list(keys)
+
+        def are_there() -> bool:
+            # Asked for each that comes, so of those alone that were missing before.
+            missing[:] = [key for key in missing if key not in self._kept]
+            return not missing
+
         with self._changed:
-            self._changed.wait_for(lambda: self._kept.keys() >= set(keys), within_s)
-            missing = [key for key in keys if key not in self._kept]
-            if missing:
+            if not self._changed.wait_for(are_there, within_s):
                 raise DepotError(
                     f"{len(missing)} of {len(keys)} completions did not come, the "
                     f"first number {missing[0][1]} of {missing[0][0]}"
@@ -120,7 +134,7 @@ class Depot:
         if name == "put":
             numbers, sizes = (wire.read(tuple[int, ...], value) for value in values)
             pieces = _split(memoryview(body), sizes)
-            self.put([(source, number) for number in numbers], pieces)
+            self.put([Key(source, number) for number in numbers], pieces)
         elif name == "take":
             within_s = wire.read(float, values[1])
             try:
@@ -174,7 +188,7 @@ class FarDepot:
             self._line = dial(self.address, self._token, self._name, within_s=DIAL_S)
         # A process that has been stopped answers no more than one that is gone.
         self._line.wait_at_most(within_s + DIAL_S)
-        self._line.send(wire.to_bytes(["take", list(keys), within_s]))
+        self._line.send(wire.to_bytes(["take", wire.columns(keys), within_s]))
         head, body = self._line.receive()
         why, *sizes = wire.read_list(wire.from_bytes(head))
         if why is not None:
@@ -191,12 +205,6 @@ def _split(body: memoryview, sizes: Sequence[int]) -> list[bytes]:
         pieces.append(bytes(body[at : at + size]))
         at += size
     return pieces
-
-
-def read_keys(value: Any) -> list[Key]:
-    """Keys that came as JSON."""
-    rows = [wire.read_list(row, 2) for row in wire.read_list(value)]
-    return [(wire.read(str, source), wire.read(int, n)) for source, n in rows]
 
 
 def read_address(value: Any) -> Address:

@@ -12,6 +12,8 @@ import contextlib
 import socket
 import struct
 import threading
+from collections.abc import Callable
+from typing import Any
 
 _SIZES = struct.Struct("<II")
 _CHUNK = 1 << 18
@@ -28,9 +30,13 @@ class Line:
 
     Args:
       sock: connected, and from now on the line's.
+
+    Attributes:
+      filled: called by `post` where the system has not taken all.
     """
 
     def __init__(self, sock: socket.socket) -> None:
+        self.filled: Callable[[], Any] = lambda: None
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sock = sock
         self._sending = threading.Lock()
@@ -122,6 +128,8 @@ class Line:
         with self._sending:
             self._unsent.append(memoryview(frame))
             self._push()
+        if self._unsent:
+            self.filled()
 
     def push(self) -> None:
         """Go on with what `post` has left."""

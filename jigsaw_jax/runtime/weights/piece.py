@@ -8,13 +8,16 @@ have them gathered first.
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from jigsaw_jax.runtime.weights.arena import Arena, aligned
-from jigsaw_jax.runtime.weights.checksum import checksum
+from jigsaw_jax.runtime.weights.checksum import checksum, checksum_of
 from jigsaw_jax.runtime.weights.errors import CarrierError
+
+# Of a box that are written before their checksum: they are in the cache still.
+BAND_BYTES = 4 * 2**20
 
 
 @dataclasses.dataclass(slots=True)
@@ -43,10 +46,26 @@ class Piece:
 
     def write(self, into_u8: np.ndarray) -> None:
         """Write the box and note its checksum, while the bytes are in the cache."""
+        self.checksum = checksum_of(self._bands(into_u8))
+
+    def _bands(self, into_u8: np.ndarray) -> Iterator[np.ndarray]:
+        """Write a few rows after another, over all parts; the bytes of each few."""
         box = into_u8.view(self.parts[0][0].dtype).reshape(self.shape)
-        for values, place in self.parts:
-            box[place] = values
-        self.checksum = checksum(into_u8)
+        if self.num_bytes <= BAND_BYTES or not self.shape:
+            for values, place in self.parts:
+                box[place] = values
+            yield into_u8
+            return
+        row_bytes = self.num_bytes // len(box)
+        step = max(1, BAND_BYTES // row_bytes)
+        for start in range(0, len(box), step):
+            stop = min(start + step, len(box))
+            for values, (rows, *place) in self.parts:
+                first, last, _ = rows.indices(len(box))
+                a, b = max(start, first), min(stop, last)
+                if a < b:
+                    box[(slice(a, b), *place)] = values[a - first : b - first]
+            yield into_u8[start * row_bytes : stop * row_bytes]
 
     def take(self) -> np.ndarray | None:
         """Its bytes where they lie, with the checksum noted; None where in parts."""

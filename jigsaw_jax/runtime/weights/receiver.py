@@ -21,7 +21,7 @@ from jigsaw_jax.runtime.weights import delta, manifest
 from jigsaw_jax.runtime.weights.arena import Arena
 from jigsaw_jax.runtime.weights.carriers.carrier import Carrier
 from jigsaw_jax.runtime.weights.checksum import checksum
-from jigsaw_jax.runtime.weights.cores import num_threads
+from jigsaw_jax.runtime.weights.cores import give_way, num_threads
 from jigsaw_jax.runtime.weights.errors import (
     BaseVersionError,
     CarrierError,
@@ -192,7 +192,9 @@ class Receiver:
             )
             for key, pieces in manifest.by_payload(offered).items()
         ]
-        with concurrent.futures.ThreadPoolExecutor(self._threads) as threads:
+        with concurrent.futures.ThreadPoolExecutor(
+            self._threads, initializer=give_way
+        ) as threads:
             futures = [
                 threads.submit(self._take, offer, key, pieces, host, deadline_s)
                 for key, pieces in payloads

@@ -19,6 +19,7 @@ from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.weights import cutting, delta, snapshot
 from jigsaw_jax.runtime.weights.arena import Arena
 from jigsaw_jax.runtime.weights.carriers.carrier import Carrier
+from jigsaw_jax.runtime.weights.cores import give_way
 from jigsaw_jax.runtime.weights.cutting import Cut, Version
 from jigsaw_jax.runtime.weights.errors import CarrierError
 from jigsaw_jax.runtime.weights.manifest import ENCODINGS, Index, Manifest, Shard
@@ -58,6 +59,9 @@ class Sender:
       host: of several, which one this is.
       label: begins the keys of its payloads; of two senders of a run, each its own.
       clock: of the deadlines.
+
+    Attributes:
+      passed_over: carriers that could not take the last offer, and why not.
     """
 
     def __init__(
@@ -89,6 +93,7 @@ class Sender:
         self._last: Version | None = None
         self._contents: dict[tuple[int, Index], str] = {}
         self._offers = 0
+        self.passed_over: tuple[str, ...] = ()
         self._put: list[tuple[int, Carrier, Any]] = []
 
     def publish(self, params: Any, version: int, *, within_s: float = 60.0) -> Offer:
@@ -172,17 +177,22 @@ class Sender:
         within_s: float,
     ) -> tuple[Offer, dict[tuple[int, Index], str]]:
         """An offer through the first carrier that works, and the boxes' checksums."""
-        failed: list[str] = []
+        self.passed_over = ()
         for carrier in self._carriers:
             if carrier.name in without:
                 continue
+            put = len(self._put)
             try:
                 return self._offer_through(carrier, new, encode, within_s)
             except CarrierError as error:
-                failed.append(f"{carrier.name}: {error}")
-                _log.warning("version %d through %s", new.number, failed[-1])
+                self.passed_over += (f"{carrier.name}: {error}",)
+                _log.warning("version %d through %s", new.number, self.passed_over[-1])
+                # What it did take would stay where memory is short.
+                for _, _, ticket in self._put[put:]:
+                    carrier.drop(ticket)
+                del self._put[put:]
         raise CarrierError(
-            f"no carrier could take version {new.number}: {'; '.join(failed)}"
+            f"no carrier could take version {new.number}: {'; '.join(self.passed_over)}"
         )
 
     def _offer_through(
@@ -204,7 +214,9 @@ class Sender:
             self._put.append((new.number, carrier, ticket))
             return key, ticket, _shards(cuts, sent, key)
 
-        with concurrent.futures.ThreadPoolExecutor(THREADS) as threads:
+        with concurrent.futures.ThreadPoolExecutor(
+            THREADS, initializer=give_way
+        ) as threads:
             done = list(threads.map(send, enumerate(new.batches())))
         shards: list[list[Shard]] = [[] for _ in new.taken.leaves]
         contents: dict[tuple[int, Index], str] = {}

@@ -18,9 +18,8 @@ from jigsaw_jax.records import (
     GroupsAccumulated,
     Prompt,
     Sample,
-    SampleFinished,
     SampleId,
-    SampleStarted,
+    SamplesReported,
     Score,
     Segment,
     StepTimed,
@@ -28,7 +27,7 @@ from jigsaw_jax.records import (
 )
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
-from jigsaw_jax.runtime.cluster import contact, fleet
+from jigsaw_jax.runtime.cluster import contact, fleet, tables
 from jigsaw_jax.runtime.cluster.batch import Batch
 from jigsaw_jax.runtime.cluster.desk import wait_until_forsaken
 from jigsaw_jax.runtime.cluster.ears import Ears
@@ -44,23 +43,34 @@ from jigsaw_jax.runtime.cluster.offers import Weights
 from jigsaw_jax.runtime.cluster.outbox import Outbox
 from jigsaw_jax.runtime.cluster.places import (
     Held,
+    Letters,
     PayloadLostError,
     Remote,
     Stock,
     fetch,
     message,
+    read_prompt,
 )
 from jigsaw_jax.runtime.cluster.publishing import Publishing
 from jigsaw_jax.runtime.cluster.register import Register
+from jigsaw_jax.runtime.cluster.reports import Reports
 from jigsaw_jax.runtime.cluster.rig import Rig
 from jigsaw_jax.runtime.cluster.roster import Roster
 from jigsaw_jax.runtime.cluster.shares import Shares
-from jigsaw_jax.runtime.intervals import Intervals
-from jigsaw_jax.runtime.lines.depot import DepotError
+from jigsaw_jax.runtime.cluster.tables import (
+    Admitted,
+    Finished,
+    Scored,
+    Started,
+    read_admitted,
+)
+from jigsaw_jax.runtime.intervals import SAMPLE_FIELDS
+from jigsaw_jax.runtime.lines.depot import DepotError, Key
 from jigsaw_jax.runtime.lines.line import Line, LineClosedError
 from jigsaw_jax.runtime.payloads import Payloads
 from jigsaw_jax.runtime.publisher import Publisher
 from jigsaw_jax.runtime.sampler import SamplerWorker
+from jigsaw_jax.store.journal import EventLog
 
 ONE = SampleId("u", 0, 0)
 
@@ -90,7 +100,7 @@ def group(order, num=1, unused=None):
             attempt=0,
             num_sampled=3,
             is_truncated=False,
-            held=Held(("a/1", 10 * order + index), unused),
+            held=Held(Key("a/1", 10 * order + index), unused),
         )
         for index in range(num)
     )
@@ -139,21 +149,35 @@ def batch(*items, forms=(), body=b""):
     return Batch(items=list(items), forms=list(forms), body=body, named=list)
 
 
-def hearing(payloads):
+def of_samples(**rows):
+    """A message of these rows, as it arrives."""
+    return ["samples", wire.from_bytes(wire.to_bytes(tables.columns(rows)))]
+
+
+def hearing(payloads, *, asks_scores=False):
     """Ears, a register, a worker that speaks, and what is posted."""
     roster = mock.Mock(spec=Roster, lock=threading.RLock(), flush=lambda: None)
-    register, posted = Register(), []
+    roster.now_s.return_value = 9.0
+    posted, journal = [], mock.Mock(spec=EventLog)
+    reports = Reports(
+        Stock(payloads, "token", 1.0),
+        posted.append,
+        journal=journal,
+        asks_scores=asks_scores,
+    )
     ears = Ears(
         roster,
-        register=register,
+        reports=reports,
         guests=mock.Mock(spec=Guests),
         shares=Shares(),
-        stock=Stock(payloads, "token", 1.0),
-        journal=mock.Mock(spec=Intervals),
+        journal=journal,
         post=posted.append,
         say=print,
     )
-    return ears, register, mock.Mock(spec=Hand, worker="a/1", offset_s=0.0), posted
+    hand = mock.Mock(spec=Hand, worker="a/1", offset_s=0.0)
+    # What a mock is called is no setting of it.
+    hand.name = "a"
+    return ears, reports.register, hand, posted
 
 
 def test_what_is_said_twice_late_or_by_another_is_counted_and_changes_nothing():
@@ -165,12 +189,14 @@ def test_what_is_said_twice_late_or_by_another_is_counted_and_changes_nothing():
     second = register.admit(one, 1, "a/1")
 
     def hear(number, place):
-        finished = ["finished", number, 2.0, 3, 0, False, place]
-        score = ["score", number, wire.plain(Score(value=1.0))]
-        ears.hear(hand, batch(finished, score))
+        finished = Finished(number, place, 4, 1.0, 2.0, 3, 0, "stop")
+        score = Scored(number, 1.0, {}, None)
+        ears.hear(hand, batch(of_samples(finished=[finished], scored=[score])))
 
     hear(second, 77)
-    event = SampleFinished(now_s=2.0, id=one, attempt=1, num_tokens=3, version_min=0)
+    event = SamplesReported(
+        now_s=9.0, started=[], finished=[(one, 1, 3, 0)], scored=[(one, 1, 1.0)]
+    )
     assert posted == [event]
     assert register.num_ignored == 0
     hear(second, 77)
@@ -181,7 +207,8 @@ def test_what_is_said_twice_late_or_by_another_is_counted_and_changes_nothing():
     assert register.num_ignored == 6
     assert payloads.sample(one, 1).held.key == ("a/1", 77)
     # Of those that nobody heard of the depot is told; the first is still wanted.
-    assert ears._stock.take_unused() == [("a/1", 77), ("a/1", 78), ("a/2", 79)]
+    unused = ears._reports.stock.take_unused()
+    assert unused == [["a/1", "a/1", "a/2"], [77, 78, 79]]
 
 
 def test_another_host_s_clock_is_lined_up_before_an_event_is_read():
@@ -190,15 +217,78 @@ def test_another_host_s_clock_is_lined_up_before_an_event_is_read():
     number = register.admit(ONE, 0, "a/1")
     event = CheckpointDurable(now_s=2.0, updates=7)
     told = ["event", "CheckpointDurable", wire.plain(event)]
-    ears.hear(hand, batch(["started", number, 2.0], told))
+    ears.hear(hand, batch(of_samples(started=[(number, 2.0)]), told))
     assert posted == [
-        SampleStarted(now_s=2.5, id=ONE, attempt=0),
+        SamplesReported(now_s=9.0, started=[(ONE, 0, 2.5)], finished=[], scored=[]),
         dataclasses.replace(event, now_s=2.5),
     ]
     with pytest.raises(wire.WireError):
         ears.hear(hand, batch(["event", "CheckpointDurable", []]))
     with pytest.raises(wire.WireError):
-        ears.hear(hand, batch(["started", number, "2.0"]))
+        ears.hear(hand, batch(of_samples(started=[(number, "2.0")])))
+
+
+def test_a_completion_that_is_heard_shows_which_slot_it_had():
+    ears, register, hand, _ = hearing(Payloads(1))
+    hand.offset_s = 0.5
+    number = register.admit(ONE, 0, "a/1")
+    finished = Finished(number, 7, 4, 1.0, 2.0, 3, 5, "length")
+    ears.hear(hand, batch(of_samples(finished=[finished])))
+    # Of an attempt that nobody waits for nothing is known.
+    ears.hear(hand, batch(of_samples(finished=[finished._replace(number=99)])))
+    journal: Any = ears._journal
+    row = ("slot/a/04", 1.5, 2.5, "a", *ONE, 3, 5, "length")
+    assert journal.intervals.mock_calls == [mock.call("sample", SAMPLE_FIELDS, [row])]
+
+
+def test_a_score_that_is_asked_for_goes_to_who_asks():
+    ears, register, hand, posted = hearing(Payloads(1), asks_scores=True)
+    numbers = [register.admit(ONE._replace(sample=n), 0, "a/1") for n in range(2)]
+    scores, received = [Scored(n, 1.0, {}, None) for n in numbers], []
+    known = register.from_worker(numbers[1], "a/1")
+    assert known is not None
+    known.receive = received.append
+    ears.hear(hand, batch(of_samples(scored=scores)))
+    assert posted == []
+    assert received == [known.score] == [Score(value=1.0)]
+    first = register.from_worker(numbers[0], "a/1")
+    assert first is not None
+    assert first.score == Score(value=1.0)
+
+
+def test_what_is_said_of_samples_between_two_messages_is_one():
+    outbox = Outbox(Clock(), epoch=1)
+    outbox.post("started", 1, 2.0)
+    outbox.interval("sampler", "decode", 1.0, 2.0, tokens=3)
+    outbox.post("scored", 1, 0.5, {"answer": 0.5}, None)
+    outbox.post("started", 2, 3.0)
+    outbox.post("loaded", 7)
+    outbox.post("started", 3, 4.0)
+    first, _, loaded, last = wire.from_bytes(outbox.take(0.0)[0])["items"]
+    assert tables.read(first[1]) == {
+        "started": [Started(1, 2.0), Started(2, 3.0)],
+        "finished": [],
+        "scored": [Scored(1, 0.5, {"answer": 0.5}, None)],
+    }
+    assert loaded == ["loaded", 7]
+    assert tables.read(last[1])["started"] == [Started(3, 4.0)]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        [],
+        {"ended": [[1]]},
+        {"started": [[1]]},
+        {"started": [[1, 2], [0.5]]},
+        {"started": [[1], 0.5]},
+        {"started": [[True], [0.5]]},
+        {"scored": [[1], [0.5], [{"answer": "1"}], [None]]},
+    ],
+)
+def test_tables_of_another_shape_or_type_are_refused(told):
+    with pytest.raises(wire.WireError):
+        tables.read(told)
 
 
 def test_an_interval_is_filled_into_its_form_again():
@@ -230,7 +320,7 @@ def test_what_is_lost_with_a_worker_is_what_holds_no_slot_and_has_no_score():
     register = Register()
     ids = [SampleId("u", 0, index) for index in range(5)]
     numbers = [register.admit(sample_id, 0, "a/1") for sample_id in ids]
-    register.admit(SampleId("v", 0, 0), 0, "b/1")
+    ended = register.admit(SampleId("v", 0, 0), 0, "b/1")
     running, finished, scored, paused, dropped = (
         register.from_worker(number, "a/1") for number in numbers
     )
@@ -244,8 +334,10 @@ def test_what_is_lost_with_a_worker_is_what_holds_no_slot_and_has_no_score():
     paused.is_paused = True
     dropped.is_finished = True
     register.drop(ids[4])
+    register.end(GroupId("v", 0), 2)
     assert not running.is_finished
     assert register.lost_with("a/1") == [(ids[1], 0), (ids[3], 0)]
+    assert register.from_worker(ended, "b/1") is None
 
 
 # Shares.
@@ -314,15 +406,18 @@ class Shelf:
 
 
 def test_groups_are_told_by_keys_and_come_whole_from_the_depot():
-    told = wire.from_bytes(wire.to_bytes(message([group(0, 2), group(1, 2)])))
+    letters, two = Letters(), [group(0, 2), group(1, 2)]
+    told = wire.from_bytes(wire.to_bytes(message(two, letters)))
     assert [places for _, _, _, places, _ in told] == [
-        [["a/1", 0], ["a/1", 1]],
-        [["a/1", 10], ["a/1", 11]],
+        [["a/1", "a/1"], [0, 1]],
+        [["a/1", "a/1"], [10, 11]],
     ]
     groups = fetch(told, Shelf(), 1.0)
     assert [one.id for one in groups] == [GroupId("u0", 0), GroupId("u1", 0)]
     tokens = [s.segments[0].tokens for one in groups for s in one.samples]
     assert tokens == [(0,), (1,), (10,), (11,)]
+    assert [one.prompt for one in groups] == [one.prompt for one in two]
+    assert [one.scores for one in groups] == [one.scores for one in two]
     with pytest.raises(PayloadLostError):
         fetch(told, Shelf("a/1"), 1.0)
 
@@ -334,19 +429,19 @@ def test_a_completion_may_go_when_nobody_has_its_group_any_more():
     del one
     assert stock.take_unused() == []
     del other
-    assert sorted(stock.take_unused()) == [("a/1", 0), ("a/1", 1)]
+    assert [sorted(column) for column in stock.take_unused()] == [["a/1"] * 2, [0, 1]]
     assert stock.take_unused() == []
 
 
 def test_a_batch_has_its_completions_beside_it_at_their_places():
     outbox = Outbox(Clock(), epoch=3)
-    outbox.post("finished", 1, sample=sample())
-    outbox.post("finished", 2, sample=sample())
+    outbox.post("guest", sample=sample())
+    outbox.post("guest", sample=sample())
     head, payload = outbox.take(0.0)
     values = wire.from_bytes(head)
     assert (values["epoch"], values["named"]) == (3, 0)
     assert len(values["items"]) == 2
-    for _, _, offset, size in values["items"]:
+    for _, offset, size in values["items"]:
         assert wire.read_sample(payload[offset : offset + size]) == sample()
     assert wire.from_bytes(outbox.take(0.0)[0])["items"] == []
 
@@ -370,7 +465,7 @@ def test_a_new_epoch_lets_go_what_was_said_before_but_not_of_failures():
     outbox.post("event", "of epoch 1")
     outbox.post("failed", "a thread")
     outbox.begin(2)
-    outbox.post("score", "of epoch 1, late", epoch=1)
+    outbox.post("event", "of epoch 1, late", epoch=1)
     outbox.post("event", "of epoch 2", epoch=2)
     items = wire.from_bytes(outbox.take(0.0)[0])["items"]
     assert items == [["failed", "a thread"], ["event", "of epoch 2"]]
@@ -468,14 +563,35 @@ def test_a_prompt_goes_along_once_in_every_batch_that_admits_samples_of_it():
     hand = Hand("sampler-0", "sample", 1, Place(), sent)
     hand.attach(sent)
     asked = Prompt(uid="u", tokens=(1,), text="", answer="", task="")
+    letters = Letters()
+    rows = [Admitted(9 + index, "u", 0, index, 0, 3, False) for index in range(2)]
     for _ in range(2):
-        for index in range(2):
-            hand.prompt(asked)
-            hand.command("admit", [index])
+        for row in rows:
+            hand.admit(row, letters.write(asked))
         hand.flush()
-    prompt = ["prompt", [wire.to_text(wire.plain(asked))], 0, 0]
-    samples = [["admit", [[index]], 0, 0] for index in range(2)]
-    assert sent.batches == [[n, [prompt, *samples]] for n in (1, 2)]
+    first, second = sent.batches
+    assert first[1] == second[1]
+    (name, [texts], *_), (kind, [columns], *_) = first[1]
+    assert (name, [read_prompt(text) for text in texts]) == ("prompts", [asked])
+    assert (kind, read_admitted(columns)) == ("admit", rows)
+
+
+def test_admissions_keep_their_place_among_other_commands():
+    sent = Sent()
+    hand = Hand("sampler-0", "sample", 1, Place(), sent)
+    hand.attach(sent)
+    one, other = (Admitted(number, "u", 0, number, 0, 3, False) for number in (1, 2))
+    hand.admit(one, "text")
+    hand.command("cancel", 7)
+    hand.admit(other, "text")
+    hand.flush()
+    assert [command[0] for command in sent.batches[0][1]] == [
+        "prompts",
+        "admit",
+        "cancel",
+        "admit",
+    ]
+    assert read_admitted(sent.batches[0][1][3][1][0]) == [other]
 
 
 def test_commands_wait_for_the_line_and_those_with_objects_go_by_ray():
@@ -514,6 +630,7 @@ def test_a_worker_ends_when_nobody_has_asked_it_for_so_long():
     args = outbox, 0.5, ended.set, 0.1
     threading.Thread(target=wait_until_forsaken, args=args, daemon=True).start()
     for _ in range(8):
-        outbox.take(0.1)
+        outbox.num_asked += 1
+        threading.Event().wait(0.1)
     assert not ended.is_set()
     assert ended.wait(10.0)

@@ -9,7 +9,7 @@ from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import contact
 from jigsaw_jax.runtime.cluster.contact import Contact
-from jigsaw_jax.runtime.cluster.hand import Hand
+from jigsaw_jax.runtime.cluster.hand import CREDIT, DRAIN_S, Hand
 from jigsaw_jax.runtime.cluster.head import Place
 from jigsaw_jax.runtime.cluster.outbox import Outbox
 from jigsaw_jax.runtime.cluster.switchboard import Switchboard, make_ticket
@@ -63,14 +63,34 @@ def test_commands_come_in_and_messages_go_out_when_asked_for():
     ends.hand.flush()
     told = [wire.from_bytes(ends.batches.get(timeout=10)) for _ in range(2)]
     assert [batch[1][0][0] for batch in told] == ["before", "behind"]
-    # Nobody has asked again.
-    ends.outbox.post("score", 1)
+    # It was asked for some, and goes on until they are used up.
+    for number in range(1, CREDIT):
+        ends.outbox.post("say", number)
+        assert ends.heard()["items"] == [["say", number]]
+    ends.outbox.post("say", "late")
     assert ends.board.ready(0.1) == []
+    ends.hand.credit = 0
     ends.hand.ask(0.0, 0.0)
-    assert ends.heard()["items"] == [["score", 1]]
+    assert ends.heard()["items"] == [["say", "late"]]
     assert not ends.failures
     ends.board.hang_up(ends.hand)
     assert ends.ended.wait(10.0)
+    ends.board.close()
+
+
+def test_a_worker_is_asked_again_when_half_is_used_up_or_a_second_is_over():
+    ends = Ends()
+    ends.contact()
+    while ends.hand.line is None:
+        threading.Event().wait(0.01)
+    for left in range(CREDIT - 1, CREDIT // 2, -1):
+        ends.hand.heard(0.5, 0.0)
+        assert ends.hand.credit == left
+    ends.hand.heard(0.5, 0.0)
+    assert (ends.hand.credit, ends.hand.asked_s) == (CREDIT, 0.5)
+    ends.hand.heard(0.5 + DRAIN_S, 0.0)
+    assert (ends.hand.credit, ends.hand.asked_s) == (CREDIT, 0.5 + DRAIN_S)
+    ends.board.hang_up(ends.hand)
     ends.board.close()
 
 
@@ -123,7 +143,7 @@ def test_a_line_that_is_full_is_emptied_when_the_worker_reads_again():
     text = "x" * (1 << 20)
     for _ in range(20):
         # Returns though nobody reads: the control loop waits for no worker.
-        ends.hand.command("prompt", text)
+        ends.hand.command("begin", text)
         ends.hand.flush()
     assert ends.hand.line.has_unsent
     gate.set()

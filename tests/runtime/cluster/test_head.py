@@ -27,3 +27,27 @@ def test_a_daemon_that_has_ended_ends_the_run_also_while_nobody_has_asked_for_it
     child.communicate()
     with pytest.raises(ClusterLostError):
         found.check()
+
+
+def test_a_ray_that_does_not_start_in_time_is_told_in_one_line(monkeypatch):
+    ray = pytest.importorskip("ray")
+
+    def late(**_):
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr(ray, "init", late)
+    found = head.Head("local:2", make_train())
+    with pytest.raises(head.ClusterError, match="local:2: The current node timed out"):
+        found.open()
+    assert not os.path.exists(found._temporary)
+
+
+def test_an_error_of_our_own_on_the_way_to_ray_stays_what_it_is(monkeypatch):
+    ray = pytest.importorskip("ray")
+
+    def wrong(**_):
+        raise KeyError("ours")
+
+    monkeypatch.setattr(ray, "init", wrong)
+    with pytest.raises(KeyError, match="ours"):
+        head.Head("local:2", make_train()).open()

@@ -5,11 +5,11 @@ import threading
 import pytest
 
 from jigsaw_jax.runtime import wire
-from jigsaw_jax.runtime.lines.depot import Depot, DepotError, FarDepot, read_keys
+from jigsaw_jax.runtime.lines.depot import Depot, DepotError, FarDepot, Key, read_keys
 from jigsaw_jax.runtime.lines.door import dial
 from tests.runtime.lines.pairs import HOST
 
-A, B = ("a/1", 1), ("a/1", 2)
+A, B, C = (Key("a/1", number) for number in (1, 2, 3))
 
 
 def opened():
@@ -27,12 +27,12 @@ def put(depot, source, numbers, pieces):
 def test_completions_come_by_line_and_are_taken_here_and_from_afar():
     depot, failures = opened()
     line = put(depot, "a/1", [1, 2, 3], [b"one", b"", b"three"])
-    assert depot.take([B, ("a/1", 3), A], 10.0) == [b"", b"three", b"one"]
+    assert depot.take([B, C, A], 10.0) == [b"", b"three", b"one"]
     far = FarDepot(depot.address, "token", "helper")
     assert far.take([A, B], 10.0) == [b"one", b""]
     # They stay, also for who asks twice.
     assert far.take([A], 10.0) == [b"one"]
-    depot.drop([A, ("b/1", 9)])
+    depot.drop([A, Key("b/1", 9)])
     assert depot.num_kept() == 2
     with pytest.raises(DepotError, match=r"1 of 2 completions .* number 1 of a/1"):
         far.take([B, A], 0.05)
@@ -60,7 +60,7 @@ def test_who_takes_what_is_on_its_way_waits_for_it():
 def test_numbers_of_two_samplers_are_kept_apart_and_a_second_delivery_changes_nothing():
     depot, _ = opened()
     lines = [put(depot, name, [1], [name.encode()]) for name in ("a/1", "a/2", "a/1")]
-    assert depot.take([("a/2", 1), ("a/1", 1)], 10.0) == [b"a/2", b"a/1"]
+    assert depot.take([Key("a/2", 1), A], 10.0) == [b"a/2", b"a/1"]
     for one in (*lines, depot):
         one.close()
 
@@ -104,7 +104,7 @@ def test_a_request_that_no_sampler_makes_ends_the_run(head):
         one.close()
 
 
-@pytest.mark.parametrize("keys", [[["a", 1, 2]], [[1, "a"]], "a", [["a", 1.5]]])
+@pytest.mark.parametrize("keys", [[["a"], [1], [2]], [[1], ["a"]], "a", [["a"], [1.5]]])
 def test_keys_that_are_none_are_refused(keys):
     with pytest.raises(wire.WireError):
         read_keys(keys)

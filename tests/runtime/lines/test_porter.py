@@ -5,7 +5,7 @@ import socket
 
 from jigsaw_jax.records import FinishReason, Sample, SampleId, Segment
 from jigsaw_jax.runtime import wire
-from jigsaw_jax.runtime.lines.depot import Depot
+from jigsaw_jax.runtime.lines.depot import Depot, Key
 from jigsaw_jax.runtime.lines.porter import Porter
 from tests.runtime.lines.pairs import HOST
 
@@ -32,7 +32,7 @@ def test_completions_reach_the_depot_under_the_numbers_that_are_told():
     for index in range(5):
         porter.carry(sample(index), lambda: True, told.put)
     numbers = [told.get(timeout=10) for _ in range(5)]
-    found = depot.take([("a/1", number) for number in numbers], 10.0)
+    found = depot.take([Key("a/1", number) for number in numbers], 10.0)
     assert [wire.read_sample(data) for data in found] == [sample(i) for i in range(5)]
     assert not failures
     porter.close()
@@ -53,7 +53,7 @@ def test_nothing_is_told_before_a_depot_has_it_and_what_nobody_wants_is_let_go()
     depot = Depot(HOST, "token", failures.append)
     porter.to(depot.address)
     assert told.get(timeout=20) == 2
-    found = depot.take([("a/1", 2)], 10.0)
+    found = depot.take([Key("a/1", 2)], 10.0)
     assert wire.read_sample(found[0]) == sample(1)
     assert depot.num_kept() == 1
     assert told.empty()
@@ -71,7 +71,7 @@ def test_another_depot_takes_over_from_the_next_completion_on():
     porter.to(second.address)
     porter.carry(sample(1), lambda: True, told.put)
     assert told.get(timeout=10) == 2
-    assert len(second.take([("a/1", 2)], 10.0)) == 1
+    assert len(second.take([Key("a/1", 2)], 10.0)) == 1
     assert (first.num_kept(), second.num_kept()) == (1, 1)
     for one in (porter, first, second):
         one.close()

@@ -1,6 +1,9 @@
 """Memory that both ends map: whole, unchanged as long as it is used, gone when not."""
 
+import dataclasses
+import errno
 import gc
+import itertools
 import json
 import os
 import pathlib
@@ -9,11 +12,24 @@ import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jigsaw_jax.runtime.weights import CarrierError, CorruptError
-from jigsaw_jax.runtime.weights.carriers import block
+from jigsaw_jax import mesh as meshes
+from jigsaw_jax import model
+from jigsaw_jax.model import decoder as decoders
+from jigsaw_jax.runtime.clock import Clock
+from jigsaw_jax.runtime.weights import (
+    CarrierError,
+    CorruptError,
+    MismatchError,
+    Receiver,
+    StaleError,
+    cutting,
+)
+from jigsaw_jax.runtime.weights import manifest as manifests
+from jigsaw_jax.runtime.weights.carriers import block, shared
 from jigsaw_jax.runtime.weights.carriers.shared import SharedCarrier
 from jigsaw_jax.runtime.weights.piece import Piece
 from tests.runtime.weights import two_meshes as two
@@ -245,3 +261,104 @@ def test_a_sender_that_dies_between_pieces_leaves_those_that_were_taken():
 
 def test_processes_of_this_machine_can_share():
     assert block.can_share()
+
+
+def test_what_fitted_of_a_version_is_free_again_when_the_rest_went_another_way(
+    ends, monkeypatch
+):
+    monkeypatch.setattr(cutting, "PAYLOAD_BYTES", 200)
+    params, spare = two.learner_tree(), two.Memory("spare")
+    sender = two.sender(ends[0], spare, wanted=two.wanted_like(params))
+    left = iter([True, True])
+    made = block.Block
+
+    def short(num_bytes):
+        if not next(left, False):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return made(num_bytes)
+
+    monkeypatch.setattr(shared, "Block", short)
+    offer = sender.publish(params, 0)
+    assert {name for name, _ in offer.tickets.values()} == {"spare"}
+    (reason,) = sender.passed_over
+    assert "shared: no shared memory" in reason
+    assert "Too many open files" in reason
+    assert not ends[0]._used
+    receiver = two.receiver(params, ends[1], spare)
+    two.assert_same_bits(receiver.receive(offer), params)
+    # There is memory again: the next version goes the usual way.
+    monkeypatch.setattr(shared, "Block", made)
+    offer = sender.publish(params, 1)
+    assert {name for name, _ in offer.tickets.values()} == {"shared"}
+    assert sender.passed_over == ()
+    two.assert_same_bits(receiver.receive(offer), params)
+
+
+def test_a_receiver_without_a_file_left_says_so_and_asks_for_another_way(
+    ends, monkeypatch
+):
+    params, spare = two.learner_tree(), two.Memory("spare")
+    sender = two.sender(ends[0], spare, wanted=two.wanted_like(params))
+    receiver = two.receiver(params, ends[1], spare)
+    offer = sender.publish(params, 0)
+
+    def none(*_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(block, "_open", none)
+    with pytest.raises(CarrierError, match="Too many open files"):
+        receiver.receive(offer)
+    two.assert_same_bits(receiver.receive(offer, again=sender.again), params)
+
+
+TREES = {
+    "tied": {"tied_head": True},
+    "untied": {"tied_head": False},
+    "leaf by leaf": {"tied_head": True, "scan_layers": False},
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", TREES)
+def test_every_leaf_of_every_kind_of_tree_arrives_once_and_as_itself(ends, kind, dtype):
+    decoder = dataclasses.replace(two.DECODER, **TREES[kind])
+    shapes = jax.eval_shape(lambda: model.init_params(decoder, 0))
+    axes = decoders.logical_axes(decoder)
+    learner = meshes.learner_mesh(two.MESH, jax.devices())
+    sampler = meshes.sampler_mesh(two.MESH, jax.devices())
+    number = itertools.count(1)
+    params = jax.tree.map(
+        lambda leaf, place: jax.device_put(
+            np.full(leaf.shape, next(number), jnp.dtype(dtype)), place
+        ),
+        shapes,
+        meshes.sharding_tree(learner, axes, shapes),
+    )
+    wanted = meshes.abstract(params, meshes.sharding_tree(sampler, axes, params))
+    sender = two.sender(ends[0], wanted=wanted)
+    receiver = Receiver("run", wanted, [ends[1]], clock=Clock())
+    offer = sender.publish(params, 0)
+    got = receiver.receive(offer)
+    two.assert_same_bits(got, params)
+    # No constant twice: no leaf is in another's place.
+    leaves = jax.tree.leaves(got)
+    assert len({float(np.asarray(leaf).flat[0]) for leaf in leaves}) == len(leaves)
+    total = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+    assert manifests.from_json(offer.manifest).num_bytes == total
+
+
+def test_weights_of_an_older_version_or_another_type_or_layout_change_nothing(line):
+    sender, receiver, params, kept = line
+    old = two.whole(sender)
+    now = receiver.receive(sender.publish(params[1], 1))
+    with pytest.raises(StaleError, match="version must be over 1, got 0"):
+        receiver.receive(old)
+    turned = jax.tree.map(lambda leaf: leaf.T, params[0])
+    as_int = jax.tree.map(lambda leaf: leaf.view(jnp.int32), params[0])
+    for number, wrong in enumerate((turned, as_int), 2):
+        with pytest.raises(MismatchError, match="must be"):
+            receiver.receive(sender.publish(wrong, number))
+    assert receiver.version == 1
+    two.assert_same_bits(now, params[1])
+    two.assert_same_bits(kept, params[0])
+    two.assert_same_bits(receiver.receive(sender.publish(params[0], 9)), params[0])

@@ -1,0 +1,113 @@
+"""What samplers say of their samples: kept, logged, and told to the pipeline at once.
+
+rows of a message -> Payloads, event log, one SamplesReported
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jigsaw_jax.records import FinishReason, SampleId, SamplesReported, Score
+from jigsaw_jax.runtime.cluster.hand import Hand
+from jigsaw_jax.runtime.cluster.places import Remote, Stock
+from jigsaw_jax.runtime.cluster.register import Register
+from jigsaw_jax.runtime.cluster.tables import Finished, Scored, Started
+from jigsaw_jax.runtime.intervals import SAMPLE_FIELDS
+from jigsaw_jax.runtime.lines.depot import Key
+from jigsaw_jax.store.journal import EventLog
+
+_LENGTH = FinishReason.LENGTH.value
+
+
+class Reports:
+    """Takes in rows, for one thread at a time.
+
+    Args:
+      stock: takes word of completions.
+      post: takes events.
+      journal: the event log.
+      asks_scores: whether scores go to who asks for them, or to the pipeline.
+
+    Attributes:
+      register: of attempts.
+      stock: of completions.
+    """
+
+    def __init__(
+        self,
+        stock: Stock,
+        post: Callable[[Any], None],
+        *,
+        journal: EventLog,
+        asks_scores: bool,
+    ) -> None:
+        self._journal = journal
+        self._post = post
+        self._asks_scores = asks_scores
+        self.register = Register()
+        self.stock = stock
+
+    def hear(self, hand: Hand, rows: Mapping[str, list[Any]], now_s: float) -> None:
+        """Take in what a worker says, as `tables.read` has it."""
+        # In the order in which each sample goes through them.
+        started = self._started(hand, rows["started"])
+        finished = self._finished(hand, rows["finished"])
+        scored = self._scored(hand, rows["scored"])
+        if started or finished or scored:
+            event = SamplesReported(
+                now_s=now_s, started=started, finished=finished, scored=scored
+            )
+            self._post(event)
+
+    def _started(
+        self, hand: Hand, rows: Sequence[Started]
+    ) -> list[tuple[SampleId, int, float]]:
+        found = []
+        for row in rows:
+            known = self.register.from_worker(row.number, hand.worker)
+            if known is not None:
+                found.append((known.id, known.attempt, row.now_s + hand.offset_s))
+        return found
+
+    def _finished(
+        self, hand: Hand, rows: Sequence[Finished]
+    ) -> list[tuple[SampleId, int, int, int]]:
+        found, kept, spans = [], [], []
+        worker, name, offset_s = hand.worker, hand.name, hand.offset_s
+        for row in rows:
+            number, place, lane, start_s, end_s, num_tokens, version, finish = row
+            held = self.stock.hold(Key(worker, place))
+            known = self.register.from_worker(number, worker)
+            if known is None:
+                continue
+            if known.is_finished:
+                self.register.ignore()
+                continue
+            known.is_finished, known.is_paused = True, False
+            sample, attempt = known.id, known.attempt
+            found.append((sample, attempt, num_tokens, version))
+            kept.append(Remote(sample, attempt, num_tokens, finish == _LENGTH, held))
+            span = f"slot/{name}/{lane:02d}", start_s + offset_s, end_s + offset_s
+            spans.append((*span, name, *sample, num_tokens, version, finish))
+        if found:
+            self.stock.payloads.add_samples(kept)
+            self._journal.intervals("sample", SAMPLE_FIELDS, spans)
+        return found
+
+    def _scored(
+        self, hand: Hand, rows: Sequence[Scored]
+    ) -> list[tuple[SampleId, int, float | None]]:
+        found = []
+        for number, value, parts, failure in rows:
+            known = self.register.from_worker(number, hand.worker)
+            if known is None:
+                continue
+            if known.score is not None:
+                self.register.ignore()
+                continue
+            known.score = Score(value=value, parts=parts, failure=failure)
+            if not self._asks_scores:
+                found.append((known.id, known.attempt, known.score))
+            elif known.receive is not None:
+                known.receive(known.score)
+        self.stock.payloads.add_scores(found)
+        return [(sample, attempt, score.value) for sample, attempt, score in found]

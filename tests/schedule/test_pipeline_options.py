@@ -318,7 +318,13 @@ def test_a_barrier_that_waits_for_its_last_group_is_not_kept_from_it():
 def test_what_may_enter_enters_in_parts_in_the_same_order():
     def admitted(admissions_max):
         settings = Settings(
-            groups_per_round=4, groups_per_update=2, samples_per_group=3
+            groups_per_round=4,
+            groups_per_update=2,
+            samples_per_group=3,
+            lost_after_s=8.0,
+            groups_per_update=2,
+            samples_per_group=3,
+            lost_after_s=8.0,
         )
         pipeline = Pipeline(
             settings, updates=8, checkpoint_every=4, admissions_max=admissions_max
@@ -339,8 +345,8 @@ def test_what_may_enter_enters_in_parts_in_the_same_order():
 
     (whole,), (wait_s,) = admitted(None)
     parts, patience_s = admitted(5)
-    assert wait_s == Settings().lost_after_s / 4
+    assert wait_s == 2.0
     assert [len(part) for part in parts] == [5, 5, 2]
-    assert sum(parts, []) == whole
+    assert [sample for part in parts for sample in part] == whole
     # Nothing is waited for before the last of them is in.
     assert patience_s == [0.0, 0.0, wait_s]

@@ -322,9 +322,6 @@ def test_what_may_enter_enters_in_parts_in_the_same_order():
             groups_per_update=2,
             samples_per_group=3,
             lost_after_s=8.0,
-            groups_per_update=2,
-            samples_per_group=3,
-            lost_after_s=8.0,
         )
         pipeline = Pipeline(
             settings, updates=8, checkpoint_every=4, admissions_max=admissions_max

@@ -17,6 +17,7 @@ from jigsaw_jax.settings import Train, sizes
 KEEP_FREED_BELOW = 500_000_000
 VARIABLE = "GLIBC_TUNABLES"
 OPTION = "glibc.malloc.hugetlb"
+ARENAS = "MALLOC_ARENA_MAX"
 # Names of mallopt(3), glibc's malloc.h.
 M_TRIM_THRESHOLD = -1
 M_MMAP_MAX = -4
@@ -73,6 +74,16 @@ def environment(train: Train) -> dict[str, str]:
     taken = {option.partition("=")[0] for option in chosen}
     left = [option for option in options if option.partition("=")[0] not in taken]
     return {VARIABLE: ":".join(chosen + left)}
+
+
+def share_heap_where_small(train: Train) -> None:
+    """Have all threads of processes to come use one heap, where the arrays are small.
+
+    For workers, in which Ray starts threads before `keep_freed_memory` can be called:
+    glibc has given each a heap by then, and of every heap the most it ever held stays.
+    """
+    if _is_small(train):
+        os.environ.setdefault(ARENAS, "1")
 
 
 def _is_small(train: Train) -> bool:

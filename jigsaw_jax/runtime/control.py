@@ -164,7 +164,7 @@ class Control:
         coming = arrivals(
             self._events,
             batches,
-            idle_s=self._train.pipeline.lost_after_s / 4 or None,
+            idle_s=lambda: crew.pipeline.patience_s,
             idle=lambda: records.TimePassed(now_s=self._clock.now_s()),
         )
         # A run that had ended when it was resumed is finished before any event.

@@ -84,7 +84,7 @@ def arrivals(
     events: queue.SimpleQueue[Any],
     split: Callable[[list[Any]], Iterable[list[Any]]],
     *,
-    idle_s: float | None = None,
+    idle_s: Callable[[], float | None] = lambda: None,
     idle: Callable[[], Any] | None = None,
 ) -> Iterator[list[Any]]:
     """Everything that comes, in order and without end.
@@ -92,7 +92,7 @@ def arrivals(
     Args:
       events: waited on for the next.
       split: cuts what is there at the same time into batches.
-      idle_s: how long nothing may come; None for ever.
+      idle_s: how long nothing may come, asked each time; None for ever.
       idle: makes an event that says so.
 
     Yields:
@@ -100,7 +100,7 @@ def arrivals(
     """
     while True:
         try:
-            items = [events.get(timeout=idle_s)]
+            items = [events.get(timeout=idle_s())]
         except queue.Empty:
             assert idle is not None
             items = [idle()]

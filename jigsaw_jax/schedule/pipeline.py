@@ -38,8 +38,10 @@ class Pipeline:
       updates: optimizer steps of the run; a round with nothing to train has none.
       checkpoint_every: updates between checkpoints.
       asks_scores: whether `ScoreSample` is sent; not where samples are scored unasked.
+      admissions_max: of one call; None for all that may enter.
 
     Attributes:
+      patience_s: how long to wait for an event before `TimePassed`; None for ever.
       staleness: mean and maximum age, in versions, of the oldest token of the groups
         of the last update.
       is_finished: whether `Finish` was sent.
@@ -52,6 +54,7 @@ class Pipeline:
         updates: int,
         checkpoint_every: int,
         asks_scores: bool = True,
+        admissions_max: int | None = None,
     ) -> None:
         self._settings = settings
         self._updates = updates
@@ -70,6 +73,7 @@ class Pipeline:
             accepts=self._rounds.accepts,
             emit=self._effects.append,
             asks_scores=asks_scores,
+            admissions_max=admissions_max,
         )
         sampling = self._sampling
         self._now = Standing(
@@ -86,6 +90,7 @@ class Pipeline:
         self._is_started = self._is_stopping = self._is_ending = False
         self._error: str | None = None
         self.staleness = (0.0, 0)
+        self.patience_s: float | None = None
         self.is_finished = False
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
             records.WorkerJoined: self._sampling.worker_joined,
@@ -277,6 +282,7 @@ class Pipeline:
     # What may happen now.
 
     def _advance(self) -> list[Effect]:
+        self._sampling.is_cut_short = False
         if self._is_at_work():
             self._write_when_due()
             self._judging.judge()
@@ -288,9 +294,12 @@ class Pipeline:
             elif self._rounds.may_admit and not self._now.is_backed_up(self._settings):
                 self._sampling.admit(self.version)
             self._request()
-        if self._is_ending and not self.is_finished and not self._is_unsaved():
+        is_unsaved = self._durable < self.updates_done
+        if self._is_ending and not self.is_finished and not is_unsaved:
             self.is_finished = True
             self._effects.append(records.Finish(error=self._error))
+        wait_s = self._settings.lost_after_s / 4 or None
+        self.patience_s = 0.0 if self._sampling.is_cut_short else wait_s
         effects, self._effects[:] = self._effects[:], []
         return effects
 
@@ -298,9 +307,6 @@ class Pipeline:
         if self._is_started and not self._is_ending:
             self._end_when_due()
         return self._is_started and not self._is_ending
-
-    def _is_unsaved(self) -> bool:
-        return self._durable < self.updates_done
 
     def _end_when_due(self) -> None:
         if self._assembly.is_busy:
@@ -339,10 +345,8 @@ class Pipeline:
             self._write(is_final=False)
 
     def _write(self, *, is_final: bool) -> None:
-        self._written = self.updates_done
-        self._effects.append(
-            records.WriteCheckpoint(updates=self._written, is_final=is_final)
-        )
+        done = self._written = self.updates_done
+        self._effects.append(records.WriteCheckpoint(updates=done, is_final=is_final))
 
     def _feed(self) -> None:
         """Give the idle learner its next command, and publish between updates."""

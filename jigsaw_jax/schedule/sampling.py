@@ -1,6 +1,7 @@
 """The sampler's side: open groups, from their opening to their hand-off or drop."""
 
 import collections
+import math
 from collections.abc import Callable
 
 from jigsaw_jax import records
@@ -33,6 +34,7 @@ class Sampling:
       accepts: whether a sample with an oldest token of this version may train.
       emit: takes effects.
       asks_scores: whether finished samples are to be scored, or that is done unasked.
+      admissions_max: of one call of `admit`; None for any number.
 
     Attributes:
       groups: open groups by order.
@@ -40,6 +42,7 @@ class Sampling:
       complete: orders of those whose samples are all scored and that wait for a
         verdict, in the order of completion.
       rejected: samples refused for tokens of a version that they must not have.
+      is_cut_short: set by `admit` where it has left some to its next call.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Sampling:
         accepts: Callable[[OpenGroup, int], bool],
         emit: Callable[[Effect], None],
         asks_scores: bool = True,
+        admissions_max: int | None = None,
     ) -> None:
         self._settings = settings
         self._size = settings.samples_per_group
@@ -59,6 +63,8 @@ class Sampling:
         self._accepts = accepts
         self._emit = emit
         self._asks_scores = asks_scores
+        self._admissions_max = math.inf if admissions_max is None else admissions_max
+        self.is_cut_short = False
         is_longest_first = settings.request_order == "longest_first"
         self._lengths = Lengths() if is_longest_first else None
         is_by_order = settings.admission == "frontier_adaptive"
@@ -112,7 +118,12 @@ class Sampling:
     def admit(self, version: int) -> None:
         """Fill free slots with the requests that may enter."""
         ledger, slots, gap = self._ledger, self._slots, self._gap
+        num = 0
         while worker := slots.roomiest():
+            if num == self._admissions_max:
+                self.is_cut_short = True
+                return
+            num += 1
             order = self._admission.choose(self._requests)
             if order is None:
                 return

@@ -19,8 +19,8 @@ from jigsaw_jax.simulation.writing import Writing
 
 Event = dict[str, Any]
 # Hand-offs tell what others cost them by the share of their time in which those are at
-# work: where some have less of it than this, and some more than the rest.
-_ALONE = 0.3
+# work, where it differs by this much.
+_APART = 0.3
 # What `beside` and `lost` may be.
 _BESIDE = [0.01 * percent for percent in range(101)]
 _LOST = [0.01 * percent for percent in range(91)]
@@ -119,7 +119,7 @@ def _least(
     shares: Sequence[float], values: Sequence[float], distance: Callable[[float], float]
 ) -> float:
     """The value of the least distance; none where all hand-offs are alike."""
-    if min(shares) >= _ALONE or max(shares) <= 1 - _ALONE:
+    if max(shares) - min(shares) < _APART:
         return 0.0
     return min(values, key=distance)
 

@@ -146,8 +146,14 @@ def test_threads_that_run_before_ours_share_the_heap_of_a_small_run(monkeypatch)
         )
         return ran.stdout.count("<heap")
 
+    monkeypatch.delenv(allocator.ARENAS, raising=False)
     assert heaps({}) > 1
     assert heaps(allocator.environment(small)) == 1
+    # What the function sets is taken back with the rest.
+    monkeypatch.setenv(allocator.ARENAS, "")
+    monkeypatch.delenv(allocator.ARENAS)
+    allocator.share_heap_where_small(small)
+    assert heaps({}) == 1
 
 
 IN_A_THREAD = """

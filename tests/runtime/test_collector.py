@@ -16,12 +16,12 @@ def test_the_collector_is_as_before_also_behind_an_error():
 
 
 def test_what_refers_to_itself_is_found_by_tidying():
-    class Node:
-        pass
+    class Node(list):
+        """A list that can be referred to weakly."""
 
     with collector.seldom():
         node = Node()
-        node.itself = node
+        node.append(node)
         seen = weakref.ref(node)
         del node
         assert seen() is not None

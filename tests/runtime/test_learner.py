@@ -20,5 +20,5 @@ def test_memory_is_given_back_before_a_save_but_not_before_each(monkeypatch):
         is_published=True,
     )
     for clock.now_s.return_value in (5.0, 12.0, 15.0, 24.0):
-        worker.save(lambda _: done.append("save"))
+        worker.save(lambda *_: done.append("save"))
     assert done == ["give back", "save", "save", "give back", "save", "save"]

@@ -108,6 +108,11 @@ def test_events_that_wait_together_are_cut_into_batches_in_order():
 
 def test_an_event_is_made_where_none_comes():
     coming = arrivals(
-        queue.SimpleQueue(), lambda found: [found], idle_s=0.01, idle=lambda: "nothing"
+        events := queue.SimpleQueue(),
+        lambda found: [found],
+        idle_s=[0.0, 0.01, None].pop,
+        idle=lambda: "nothing",
     )
-    assert [next(coming), next(coming)] == [["nothing"], ["nothing"]]
+    events.put("first")
+    # Asked each time: for ever, a moment, and not at all.
+    assert [next(coming) for _ in range(3)] == [["first"], ["nothing"], ["nothing"]]

@@ -4,6 +4,7 @@ import pytest
 
 from jigsaw_jax import records
 from jigsaw_jax.records import SampleId
+from jigsaw_jax.schedule.pipeline import Pipeline
 from jigsaw_jax.settings import Pipeline as Settings
 from tests.schedule.fake_shell import (
     any_order,
@@ -309,3 +310,40 @@ def test_a_barrier_that_waits_for_its_last_group_is_not_kept_from_it():
         limited = finished(**choices, queue_groups_max=1, queue_tokens_max=1)
         assert limited.finish.error is None
         assert len(limited.history.trained) == 4
+
+
+# Admissions in parts.
+
+
+def test_what_may_enter_enters_in_parts_in_the_same_order():
+    def admitted(admissions_max):
+        settings = Settings(
+            groups_per_round=4,
+            groups_per_update=2,
+            samples_per_group=3,
+            lost_after_s=8.0,
+        )
+        pipeline = Pipeline(
+            settings, updates=8, checkpoint_every=4, admissions_max=admissions_max
+        )
+        pipeline.start()
+        joined = records.WorkerJoined(now_s=0.0, worker="a", slots=100)
+        offered = records.PromptsOffered(now_s=0.0, uids=("p", "q", "r", "s"))
+        pipeline.apply(joined)
+        parts = [pipeline.apply(offered)]
+        patience_s = [pipeline.patience_s]
+        while pipeline.patience_s == 0.0:
+            parts.append(pipeline.apply(records.TimePassed(now_s=0.0)))
+            patience_s.append(pipeline.patience_s)
+        entered = [
+            [e.id for e in part if isinstance(e, records.AdmitSample)] for part in parts
+        ]
+        return entered, patience_s
+
+    (whole,), (wait_s,) = admitted(None)
+    parts, patience_s = admitted(5)
+    assert wait_s == 2.0
+    assert [len(part) for part in parts] == [5, 5, 2]
+    assert [sample for part in parts for sample in part] == whole
+    # Nothing is waited for before the last of them is in.
+    assert patience_s == [0.0, 0.0, wait_s]

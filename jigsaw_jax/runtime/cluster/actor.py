@@ -18,6 +18,8 @@ from typing import Any
 
 import ray
 
+from jigsaw_jax.runtime.allocator import VARIABLE
+
 # A thread that decodes or trains takes the interpreter for a moment five to eight times
 # a step, and waits so long for each where another, receiving weights say, has work in
 # Python.
@@ -121,7 +123,9 @@ def make(options: dict[str, Any], charter: bytes, others: Sequence[Any] = ()) ->
     # A group has one thread, so that commands come in the order of the calls.
     groups = {"commands": 1, "messages": 1, "answers": 1, "life": 1}
     remote: Any = ray.remote
-    # The C library reads its part of it before anything of ours runs.
-    own = {"env_vars": json.loads(charter)["environment"]}
-    made = remote(concurrency_groups=groups, num_cpus=0, runtime_env=own)(Worker)
+    environment = json.loads(charter)["environment"]
+    if VARIABLE in environment:
+        # The C library reads it before anything of ours runs.
+        options = {**options, "runtime_env": {"env_vars": environment}}
+    made = remote(concurrency_groups=groups, num_cpus=0)(Worker)
     return made.options(**options).remote(charter, others)

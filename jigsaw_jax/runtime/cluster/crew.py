@@ -29,6 +29,9 @@ from jigsaw_jax.runtime.seat import Seat
 from jigsaw_jax.sample.loop import SampleRequest
 from jigsaw_jax.schedule.pipeline import Pipeline
 
+# In a turn of the control loop, between which it hears. So many take some 5 ms.
+ADMISSIONS_MAX = 512
+
 
 class ClusterCrew:
     """Processes on one host or many; see `runtime.crew.Crew`.
@@ -86,6 +89,7 @@ class ClusterCrew:
             updates=train.updates,
             checkpoint_every=train.store.checkpoint_every,
             asks_scores=asks_scores,
+            admissions_max=ADMISSIONS_MAX,
         )
         self.is_resumed = record.vault.step is not None
         if self.is_resumed:

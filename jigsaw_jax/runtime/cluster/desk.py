@@ -24,6 +24,7 @@ from jigsaw_jax.records import (
     StepUpdate,
 )
 from jigsaw_jax.runtime import wire
+from jigsaw_jax.runtime.allocator import keep_freed_where_small
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster.contact import Contact
 from jigsaw_jax.runtime.cluster.outbox import Outbox
@@ -82,6 +83,7 @@ class Desk:
     def __init__(self, charter: dict[str, Any], others: Sequence[Any] = ()) -> None:
         self._name = charter["name"]
         self._train: Train = wire.read(Train, charter["train"])
+        keep_freed_where_small(self._train)
         self._clock = Clock()
         self.outbox = Outbox(self._clock, charter["epoch"])
         self.peers = Peers(charter["host"], others, num_hosts=charter["num_hosts"])

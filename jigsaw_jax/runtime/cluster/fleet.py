@@ -13,25 +13,21 @@ that wakes up later can do no harm; what it said before is of an earlier incarna
 """
 
 import json
-import os
-import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
 from ray.exceptions import (
-    ActorUnavailableError,
     GetTimeoutError,
-    RayActorError,
     RayError,
-    RayTaskError,
 )
 
-from jigsaw_jax.runtime import allocator, wire
+from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import actor
 from jigsaw_jax.runtime.cluster.batch import Batch
+from jigsaw_jax.runtime.cluster.endings import is_fault, reason_of
 from jigsaw_jax.runtime.cluster.hand import DRAIN_S, Hand, Unsent
 from jigsaw_jax.runtime.cluster.head import Place
 from jigsaw_jax.runtime.cluster.outbox import LASTING
@@ -73,6 +69,7 @@ class Fleet:
       clock: of the controller.
       check: called twice a second; raises where Ray itself has ended.
       host: address of this one, at which workers call.
+      environment: that workers start with.
 
     Attributes:
       token: that every process of the run shares.
@@ -84,9 +81,16 @@ class Fleet:
     """
 
     def __init__(
-        self, train: Train, clock: Clock, *, check: Callable[[], None], host: str
+        self,
+        train: Train,
+        clock: Clock,
+        *,
+        check: Callable[[], None],
+        host: str,
+        environment: Mapping[str, str],
     ) -> None:
         self._train = train
+        self._environment = environment
         self._board = Switchboard(host, self._ask)
         self.token = self._board.token
         self._clock = clock
@@ -178,7 +182,7 @@ class Fleet:
             "epoch": self.epoch,
             "train": self._plain,
             "cores": self._cores(index, host),
-            "environment": {**_environment(), **allocator.environment(self._train)},
+            "environment": dict(self._environment),
             "host": host,
             "num_hosts": len(place.nodes),
         }
@@ -279,9 +283,9 @@ class Fleet:
         except GetTimeoutError:
             return hand.label + "its line has ended"
         except RayError as error:
-            if _is_fault(error):
+            if is_fault(error):
                 raise WorkerFailedError(f"in {hand.name}: {error}") from error
-            return hand.label + _reason(error)
+            return hand.label + reason_of(error)
         return hand.label + "its process has ended"
 
     def _check_silent(self, now_s: float) -> None:
@@ -337,7 +341,7 @@ class Fleet:
             self.on_batch(worker, batch)
         except RayError as error:
             # It spoke, and was cut off before what it spoke of could be fetched.
-            self._lose(hand, hand.label + _reason(error))
+            self._lose(hand, hand.label + reason_of(error))
 
     def _news(self, hand: Hand, head: dict[str, Any], now_s: float) -> list[Any]:
         """The messages of a batch, as far as they are of this epoch."""
@@ -368,35 +372,3 @@ class Fleet:
 def _is_broken(item: list[Any]) -> bool:
     """Whether a host failed of what it does when another of its slice is gone."""
     return item[0] == "failed" and item[2] in BROKEN
-
-
-def _is_fault(error: RayError) -> bool:
-    """Whether a worker's own code raised it, which would come again in another."""
-    if isinstance(error, RayActorError):
-        return error.actor_init_failed
-    return isinstance(error, RayTaskError) and not _is_cut_off(error)
-
-
-def _is_cut_off(error: RayError) -> bool:
-    """Whether the process has not reached this one, which is the network's fault."""
-    return isinstance(error, RayTaskError) and isinstance(error.cause, LineClosedError)
-
-
-def _reason(error: RayError) -> str:
-    """Why a worker is lost, in a few words."""
-    if isinstance(error, RayTaskError) and _is_cut_off(error):
-        return str(error.cause)
-    found = re.search(r"is dead because ([^.:\n]+)", str(error))
-    if found:
-        return found[1]
-    if isinstance(error, ActorUnavailableError):
-        return "it can't be reached"
-    if isinstance(error, RayActorError):
-        return "its process has ended"
-    return str(error).strip().split("\n")[0] or type(error).__name__
-
-
-def _environment() -> dict[str, str]:
-    """What a worker must have as this process has it."""
-    names = ("JAX_PLATFORMS", "XLA_FLAGS", "JIGSAW_CACHE_DIR", "JAX_ENABLE_X64")
-    return {name: os.environ[name] for name in names if name in os.environ}

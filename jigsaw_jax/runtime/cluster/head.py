@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from jigsaw_jax.runtime import signals
+from jigsaw_jax.runtime.cluster import surroundings
 from jigsaw_jax.runtime.cluster.slices import SliceError, check_slice, slices
 from jigsaw_jax.runtime.crew import ClusterLostError
 from jigsaw_jax.settings import Train
@@ -102,6 +103,7 @@ class Head:
             # Ray would note every call for a dashboard that is not there; this name too
             # is read in this very case.
             os.environ["RAY_task_events_report_interval_ms"] = "0"  # noqa: SIM112
+            surroundings.leave(self._train)
         try:
             import ray
         except ImportError:

@@ -17,6 +17,8 @@ from jigsaw_jax.store.journal import EventLog
 
 _LENGTH = FinishReason.LENGTH.value
 
+_Score = tuple[SampleId, int, Score]
+
 
 class Reports:
     """Takes in rows, for one thread at a time.
@@ -50,8 +52,8 @@ class Reports:
         """Take in what a worker says, as `tables.read` has it."""
         # In the order in which each sample goes through them.
         started = self._started(hand, rows["started"])
-        finished = self._finished(hand, rows["finished"])
-        scored = self._scored(hand, rows["scored"])
+        finished, early = self._finished(hand, rows["finished"])
+        scored = self._scored(hand, rows["scored"], early)
         if started or finished or scored:
             event = SamplesReported(
                 now_s=now_s, started=started, finished=finished, scored=scored
@@ -70,8 +72,9 @@ class Reports:
 
     def _finished(
         self, hand: Hand, rows: Sequence[Finished]
-    ) -> list[tuple[SampleId, int, int, int]]:
-        found, kept, spans = [], [], []
+    ) -> tuple[list[tuple[SampleId, int, int, int]], list[_Score]]:
+        """What has ended, and its scores where those were here before."""
+        found, kept, spans, early = [], [], [], []
         worker, name, offset_s = hand.worker, hand.name, hand.offset_s
         for row in rows:
             number, place, lane, start_s, end_s, num_tokens, version, finish = row
@@ -85,18 +88,19 @@ class Reports:
             known.is_finished, known.is_paused = True, False
             sample, attempt = known.id, known.attempt
             found.append((sample, attempt, num_tokens, version))
+            if known.score is not None and not self._asks_scores:
+                early.append((sample, attempt, known.score))
             kept.append(Remote(sample, attempt, num_tokens, finish == _LENGTH, held))
             span = f"slot/{name}/{lane:02d}", start_s + offset_s, end_s + offset_s
             spans.append((*span, name, *sample, num_tokens, version, finish))
         if found:
             self.stock.payloads.add_samples(kept)
             self._journal.intervals("sample", SAMPLE_FIELDS, spans)
-        return found
+        return found, early
 
     def _scored(
-        self, hand: Hand, rows: Sequence[Scored]
+        self, hand: Hand, rows: Sequence[Scored], found: list[_Score]
     ) -> list[tuple[SampleId, int, float | None]]:
-        found = []
         for number, value, parts, failure in rows:
             known = self.register.from_worker(number, hand.worker)
             if known is None:
@@ -105,9 +109,11 @@ class Reports:
                 self.register.ignore()
                 continue
             known.score = Score(value=value, parts=parts, failure=failure)
-            if not self._asks_scores:
+            if self._asks_scores:
+                if known.receive is not None:
+                    known.receive(known.score)
+            elif known.is_finished:
+                # A reward may be faster than the completion on its way to the depot.
                 found.append((known.id, known.attempt, known.score))
-            elif known.receive is not None:
-                known.receive(known.score)
         self.stock.payloads.add_scores(found)
         return [(sample, attempt, score.value) for sample, attempt, score in found]

@@ -14,6 +14,7 @@ from jigsaw_jax.runtime import signals
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import carriers
 from jigsaw_jax.runtime.cluster.head import Head
+from jigsaw_jax.runtime.cluster.surroundings import of_workers
 from jigsaw_jax.runtime.control import Control
 from jigsaw_jax.runtime.crew import CrewLostError
 from jigsaw_jax.runtime.inputs import open_inputs
@@ -66,8 +67,13 @@ class ClusterRuntime:
             from jigsaw_jax.runtime.cluster.roster import Roster
 
         told = self._told()
+        head = self._head
         fleet = self.fleet = Fleet(
-            told, Clock(), check=self._head.check, host=self._head.host
+            told,
+            Clock(),
+            check=head.check,
+            host=head.host,
+            environment=of_workers(told, is_local=bool(head.num_local)),
         )
 
         def gather(seat: Seat) -> ClusterCrew:

@@ -27,10 +27,11 @@ from jigsaw_jax.records import (
 )
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
-from jigsaw_jax.runtime.cluster import contact, fleet, tables
+from jigsaw_jax.runtime.cluster import contact, tables
 from jigsaw_jax.runtime.cluster.batch import Batch
 from jigsaw_jax.runtime.cluster.desk import wait_until_forsaken
 from jigsaw_jax.runtime.cluster.ears import Ears
+from jigsaw_jax.runtime.cluster.endings import is_fault, reason_of
 from jigsaw_jax.runtime.cluster.guests import Guests
 from jigsaw_jax.runtime.cluster.hand import Hand
 from jigsaw_jax.runtime.cluster.head import (
@@ -209,6 +210,28 @@ def test_what_is_said_twice_late_or_by_another_is_counted_and_changes_nothing():
     # Of those that nobody heard of the depot is told; the first is still wanted.
     unused = ears._reports.stock.take_unused()
     assert unused == [["a/1", "a/1", "a/2"], [77, 78, 79]]
+
+
+@pytest.mark.parametrize("asks_scores", [False, True])
+def test_a_score_that_is_here_before_its_completion_waits_for_it(asks_scores):
+    payloads = Payloads(1)
+    payloads.add_prompts([group(0).prompt])
+    ears, register, hand, posted = hearing(payloads, asks_scores=asks_scores)
+    one = SampleId("u0", 0, 0)
+    number = register.admit(one, 0, "a/1")
+    score = Scored(number, 1.0, {}, None)
+    ears.hear(hand, batch(of_samples(started=[Started(number, 1.0)], scored=[score])))
+    finished = Finished(number, 77, 4, 1.0, 2.0, 3, 0, "stop")
+    ears.hear(hand, batch(of_samples(finished=[finished])))
+    ears.hear(hand, batch(of_samples(scored=[score])))
+    assert [event.scored for event in posted] == [
+        [],
+        [] if asks_scores else [(one, 0, 1.0)],
+    ]
+    assert register.num_ignored == 1
+    known = register.find(one, 0)
+    assert known is not None
+    assert known.score is not None
 
 
 def test_another_host_s_clock_is_lined_up_before_an_event_is_read():
@@ -614,15 +637,15 @@ def test_commands_wait_for_the_line_and_those_with_objects_go_by_ray():
 
 def test_an_error_of_a_worker_s_own_code_is_no_loss():
     trace = RayTaskError("live", "Traceback: ZeroDivisionError", ZeroDivisionError())
-    assert fleet._is_fault(trace)
-    assert fleet._is_fault(ActorDiedError(trace))
-    assert not fleet._is_fault(ActorDiedError())
-    assert not fleet._is_fault(ActorUnavailableError("no answer", None))
+    assert is_fault(trace)
+    assert is_fault(ActorDiedError(trace))
+    assert not is_fault(ActorDiedError())
+    assert not is_fault(ActorUnavailableError("no answer", None))
     cut_off = RayTaskError("live", "", LineClosedError("no line to h:1: timed out"))
-    assert not fleet._is_fault(cut_off.as_instanceof_cause())
-    assert fleet._reason(cut_off.as_instanceof_cause()) == "no line to h:1: timed out"
-    assert fleet._reason(ActorDiedError()) == "its process has ended"
-    assert fleet._reason(ActorUnavailableError("no", None)) == "it can't be reached"
+    assert not is_fault(cut_off.as_instanceof_cause())
+    assert reason_of(cut_off.as_instanceof_cause()) == "no line to h:1: timed out"
+    assert reason_of(ActorDiedError()) == "its process has ended"
+    assert reason_of(ActorUnavailableError("no", None)) == "it can't be reached"
 
 
 def test_a_worker_ends_when_nobody_has_asked_it_for_so_long():

@@ -15,7 +15,9 @@ from typing import Any
 
 from jigsaw_jax import records
 from jigsaw_jax.records import SampleId
+from jigsaw_jax.schedule.batching import ON_SAMPLES
 from jigsaw_jax.schedule.pipeline import Pipeline
+from tests.schedule.fake_shell import reported
 from tests.simulation import vopr_plan
 from tests.simulation.vopr_checks import Checks, require
 from tests.simulation.vopr_plan import Fault
@@ -284,6 +286,8 @@ class World:
         checks.num_events = self.num_events
         for event in events:
             checks.see(event)
+        if self.num_events % 2 and ON_SAMPLES.issuperset(map(type, events)):
+            events = (reported(*events),)
         effects = self.pipeline.apply(*events)
         checks.answered(self.now_s)
         self._carry(effects)

@@ -612,7 +612,7 @@ class Checks:
         require(pipeline.ended() == ended | dict(self._dropped), "ledger", "ends")
         self._check_queues(pipeline)
         waiting = pipeline._sampling._requests._waiting
-        lined_up = [sample for line in waiting.values() for _, sample in line]
+        lined_up = [s for line in waiting.values() for _, some in line for s in some]
         require(len(set(lined_up)) == len(lined_up), "ledger", "a request waits twice")
         if self.finish is None and not pipeline._is_ending:
             num = counts["queued"] + counts["paused"]

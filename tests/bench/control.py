@@ -36,6 +36,8 @@ from jigsaw_jax.schedule.pipeline import Pipeline
 
 # Updates that are not counted.
 WARM_UP = 3
+# At least so many may be open, however few an update has.
+OPEN_GROUPS = 1500
 # How often a host says something, and when the learner has done what it was told.
 MESSAGE_S = 0.025
 LEARNER_S = 0.005
@@ -90,6 +92,7 @@ def main() -> int:
 
 def train_of(args, updates: int, slots: int, extra: Sequence[str]):
     """The demo's problems, with as much under way as so many hosts need."""
+    staleness_max = max(2, -(-OPEN_GROUPS // args.groups_per_update) - 1)
     sets = [
         f"Train.updates = {updates}",
         "WarmUp.updates = 0",
@@ -97,7 +100,7 @@ def train_of(args, updates: int, slots: int, extra: Sequence[str]):
         f"Pipeline.groups_per_round = {args.groups_per_update}",
         f"Pipeline.groups_per_update = {args.groups_per_update}",
         f"Pipeline.samples_per_group = {args.samples}",
-        "Pipeline.staleness_max = 2",
+        f"Pipeline.staleness_max = {staleness_max}",
         "Pipeline.admission = 'fifo'",
         f"Sampler.slots = {slots}",
         "Evaluation.every = -1",

@@ -60,7 +60,7 @@ def main() -> int:
     parser.add_argument("--profile", action="store_true")
     args = parser.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="jigsaw-controller-"))
-    watch, crowd = Watch(args.samples), Crowd(args)
+    watch, crowd = Watch(args.samples, WARM_UP + args.updates - 1), Crowd(args)
     # Reading what was sampled is not the control loop's work.
     put(Record, "_write_rollouts", lambda *_, **__: None)
     put(actor, "make", crowd.make)
@@ -93,8 +93,9 @@ class Watch:
       marks: time, processor time and bytes heard at the end of each update.
     """
 
-    def __init__(self, samples_per_group):
+    def __init__(self, samples_per_group, last_update):
         self.samples_per_group = samples_per_group
+        self.last_update = last_update
         self.latencies_s = []
         self.marks = []
         self.heard_bytes = 0
@@ -144,7 +145,8 @@ class Watch:
             self.latencies_s.clear()
         now = time.monotonic(), time.process_time(), self.heard_bytes
         self.marks.append(now)
-        self.threads = threads()
+        if record["update"] == self.last_update:
+            self.threads = threads()
 
 
 def is_looked_at(sample):

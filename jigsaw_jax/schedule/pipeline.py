@@ -80,11 +80,7 @@ class Pipeline:
             self._source, sampling.groups, sampling.versions, self._assembly
         )
         self._judging = Judging(
-            settings,
-            self._now,
-            ledger=self._ledger,
-            sampling=self._sampling,
-            updates=updates,
+            settings, self._now, ledger=self._ledger, sampling=sampling, updates=updates
         )
         self._written = self._durable = -1
         self._is_started = self._is_stopping = self._is_ending = False

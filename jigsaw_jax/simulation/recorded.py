@@ -134,9 +134,9 @@ def prompt_tokens(events: Sequence[Event]) -> int | None:
 def training_costs(train: Train, events: Sequence[Event]) -> Training:
     """Fits hand-offs to a part for each and one for each shape of micro-batch.
 
-    An older log has groups and perhaps tokens instead. The rest are medians. What a call
-    to train waits is that from an update's last gradient to its step, which waits for
-    nothing else.
+    An older log has groups and perhaps tokens instead. The rest are medians. What a
+    call to train waits is that from an update's last gradient to its step, which waits
+    for nothing else.
 
     Args:
       train: whose packing the run had.

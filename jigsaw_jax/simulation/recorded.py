@@ -134,9 +134,9 @@ def prompt_tokens(events: Sequence[Event]) -> int | None:
 def training_costs(train: Train, events: Sequence[Event]) -> Training:
     """Fits hand-offs to a part for each and one for each shape of micro-batch.
 
-    A log of before there were rows has groups and tokens instead. The rest are medians.
-    What a call to train waits is that from an update's last gradient to its step, which
-    waits for nothing else.
+    An older log has groups and perhaps tokens instead. The rest are medians. What a
+    call to train waits is that from an update's last gradient to its step, which waits
+    for nothing else.
 
     Args:
       train: whose packing the run had.
@@ -180,7 +180,6 @@ def training_costs(train: Train, events: Sequence[Event]) -> Training:
             beside=found.beside,
             writing=hand_offs.writing(events, found.lost),
         )
-    # A log of before there were tokens has none.
     rows = [[1, event["groups"], event.get("tokens", 0)] for event in taken]
     found = hand_offs.fitted(events, taken, rows)
     each_s, group_s, token_s = found.parts_s

@@ -39,6 +39,7 @@ def test_a_ray_that_does_not_start_in_time_is_told_in_one_line(monkeypatch):
     found = head.Head("local:2", make_train())
     with pytest.raises(head.ClusterError, match="local:2: The current node timed out"):
         found.open()
+    assert found._temporary is not None
     assert not os.path.exists(found._temporary)
 
 

@@ -142,9 +142,9 @@ def check(folder: pathlib.Path) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument(
-        "--turns", type=int, default=2, help="processes of each unseen run"
+        "--turns", type=int, default=3, help="processes of each unseen run"
     )
-    parser.add_argument("--rounds", type=int, default=3, help="of each process")
+    parser.add_argument("--rounds", type=int, default=2, help="of each process")
     parser.add_argument("--shape", type=int, nargs=2, default=[5, 2])
     parser.add_argument("--cores", type=int, nargs=2, default=[0, 1])
     parser.add_argument("--gin", default="configs/bench/overlap.gin")

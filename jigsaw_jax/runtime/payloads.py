@@ -28,7 +28,7 @@ def group_of(sample_id: SampleId) -> GroupId:
 class Payloads:
     """What the scheduling machines name but never see; safe from every thread.
 
-    A completion (`Sample`, or `cluster.crew.Remote` where its tokens are in another
+    A completion (`Sample`, or `cluster.places.Remote` where its tokens are in another
     process) is kept by (id, attempt): a late one of an old attempt can neither
     replace nor be taken for the current one.
     """

@@ -245,7 +245,7 @@ def columns(rows: Iterable[Sequence[Any]]) -> list[list[Any]]:
 
 @functools.cache
 def rows_reader(hint: Any) -> Callable[[Any], list[Any]]:
-    """What reads named tuples of a type from their columns, a column at a time.
+    """What reads records of a type from their columns, a column at a time.
 
     Args:
       hint: the type.
@@ -254,8 +254,9 @@ def rows_reader(hint: Any) -> Callable[[Any], list[Any]]:
       Takes what `columns` made and returns rows; raises as `read`.
     """
     hints = typing.get_type_hints(hint)
-    fields = [(_kept(hints[name]), reader(hints[name])) for name in hint._fields]
-    make = _maker(hint, hint._fields)
+    names = getattr(hint, "_fields", None) or _names(hint)
+    fields = [(_kept(hints[name]), reader(hints[name])) for name in names]
+    make = _maker(hint, names)
 
     def rows(value: Any) -> list[Any]:
         told = read_list(value)

@@ -51,27 +51,32 @@ def test_a_choice_of_the_users_stands():
     assert end == "on"
 
 
-KEEPING = """
+TOUCH = """
 import ctypes, resource
-from jigsaw_jax.runtime.allocator import keep_freed_memory
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 libc.free.argtypes = [ctypes.c_void_p]
+# More than the heap of a thread holds.
+size = 96 << 20
+def touch():
+    for _ in range(2):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        block = libc.malloc(size)
+        ctypes.memset(block, 1, size)
+        libc.free(block)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+KEEPING = """
+from jigsaw_jax.runtime.allocator import keep_freed_memory
 if {keeps}:
     assert keep_freed_memory()
-size = 64 << 20
-for _ in range(2):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    block = libc.malloc(size)
-    ctypes.memset(block, 1, size)
-    libc.free(block)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+touch()
 """
 
 
 def test_a_second_large_block_takes_the_pages_of_the_first():
     def faults(keeps):
-        program = KEEPING.format(keeps=keeps)
+        program = TOUCH + KEEPING.format(keeps=keeps)
         ran = subprocess.run(
             [sys.executable, "-c", program], capture_output=True, text=True, check=True
         )
@@ -157,19 +162,7 @@ def test_threads_that_run_before_ours_share_the_heap_of_a_small_run(monkeypatch)
 
 
 IN_A_THREAD = """
-import ctypes, resource, threading
-libc = ctypes.CDLL(None)
-libc.malloc.restype = ctypes.c_void_p
-libc.free.argtypes = [ctypes.c_void_p]
-# More than the heap of a thread holds.
-size = 96 << 20
-def touch():
-    for _ in range(2):
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        block = libc.malloc(size)
-        ctypes.memset(block, 1, size)
-        libc.free(block)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+import threading
 thread = threading.Thread(target=touch)
 thread.start()
 thread.join()
@@ -182,7 +175,7 @@ def test_a_worker_of_a_small_run_keeps_freed_memory_in_every_thread(monkeypatch)
 
     def faults(environment):
         ran = subprocess.run(
-            [sys.executable, "-c", IN_A_THREAD],
+            [sys.executable, "-c", TOUCH + IN_A_THREAD],
             env={**os.environ, **environment},
             capture_output=True,
             text=True,

@@ -90,13 +90,7 @@ def read_prompt(text: Any) -> Prompt:
     return wire.read(Prompt, wire.from_bytes(wire.read(str, text).encode()))
 
 
-class _Scored(NamedTuple):
-    value: float | None
-    parts: dict[str, float | None]
-    failure: str | None
-
-
-_read_scores = wire.rows_reader(_Scored)
+_read_scores = wire.rows_reader(Score)
 
 
 class Stock:
@@ -189,7 +183,7 @@ def fetch(groups: Any, shelf: Shelf, within_s: float) -> list[Group]:
             order=wire.read(int, order),
             prompt=read_prompt(prompt),
             samples=tuple(wire.read_sample(next(found)) for _ in some),
-            scores=tuple(Score(**row._asdict()) for row in _read_scores(scores)),
+            scores=tuple(_read_scores(scores)),
         )
         for (group_id, order, prompt, _, scores), some in zip(told, keys, strict=True)
     ]

@@ -140,8 +140,8 @@ class Score:
 class Group(Generic[SampleT]):
     """A trainable-complete group as the learner takes it.
 
-    Where the tokens are in another process, `samples` say where, and what the control
-    loop logs of them: `id`, `attempt`, `num_sampled` and `is_truncated`.
+    Where the tokens are in another process, `samples` say where, and what is logged
+    of them: `id`, `attempt`, `num_sampled` and `is_truncated`.
 
     id: its identity.
     order: submission index of the group in the run; "ordered" reduction sums by it.
@@ -231,10 +231,7 @@ class SampleScored(Event):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SamplesReported(Event):
-    """Events of many samples as one: id, attempt and what the event of each has.
-
-    Of one sample, what a later field says came later.
-    """
+    """Events of many samples as one; of one, what a later field says came later."""
 
     started: Sequence[tuple[SampleId, int, float]] = ()
     finished: Sequence[tuple[SampleId, int, int, int]] = ()
@@ -304,13 +301,11 @@ class RequestPrompts(Effect):
     num: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class AdmitSample(Effect):
-    """Start this sample on `worker` under weights `version`.
+class AdmitSample(NamedTuple):
+    """One sample to start on `worker` under weights `version`.
 
-    is_resumed: whether it goes on from where `PauseSample` stopped this attempt.
-        Where that came too late nothing is to be done: the attempt has finished, and
-        its report counts. Where the tokens are lost, `SampleFailed` says so.
+    is_resumed: whether it goes on where `PauseSample` stopped this attempt. If that
+        came too late, its report counts; if tokens are lost, `SampleFailed` tells.
     """
 
     id: SampleId
@@ -321,11 +316,15 @@ class AdmitSample(Effect):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CancelSample(Effect):
-    """Stop the attempt if it runs or is paused, and free what it holds.
+class AdmitSamples(Effect):
+    """Start these samples, in order."""
 
-    A late result is ignored.
-    """
+    samples: Sequence[AdmitSample]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CancelSample(Effect):
+    """Stop the attempt if it runs or is paused; a late result is ignored."""
 
     id: SampleId
     attempt: int

@@ -223,9 +223,9 @@ class Control:
         uids = tuple(prompt.uid for prompt in prompts)
         self._apply(records.PromptsOffered(now_s=self._clock.now_s(), uids=uids))
 
-    def _admit_sample(self, effect: records.AdmitSample) -> None:
+    def _admit_samples(self, effect: records.AdmitSamples) -> None:
         self._record.admitted()
-        self._crew.admit(effect, self._payloads.prompt(effect.id.uid))
+        self._crew.admit(effect.samples, self._payloads.prompt)
 
     def _cancel_sample(self, effect: records.CancelSample) -> None:
         self._crew.cancel(effect)
@@ -387,7 +387,7 @@ class Control:
 
 _CARRIERS: dict[type[Effect], Callable[[Control, Any], None]] = {
     records.RequestPrompts: Control._request_prompts,
-    records.AdmitSample: Control._admit_sample,
+    records.AdmitSamples: Control._admit_samples,
     records.CancelSample: Control._cancel_sample,
     records.PauseSample: Control._pause_sample,
     records.ScoreSample: Control._score_sample,

@@ -65,8 +65,10 @@ class Crew(Protocol):
         """All effects of what has happened are carried; let what was held back go."""
         ...
 
-    def admit(self, effect: AdmitSample, prompt: Prompt) -> None:
-        """Start a sample on its worker, or let it go on."""
+    def admit(
+        self, samples: Sequence[AdmitSample], prompt: Callable[[str], Prompt]
+    ) -> None:
+        """Start samples on their workers, or let them go on; `prompt` is by uid."""
         ...
 
     def cancel(self, effect: CancelSample) -> None:

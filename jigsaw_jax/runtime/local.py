@@ -77,9 +77,12 @@ class LocalCrew:
     def flush(self) -> None:
         """Nothing is held back here."""
 
-    def admit(self, effect: records.AdmitSample, prompt: Prompt) -> None:
-        """Start a sample, or let it go on."""
-        self._sampler.thread.do(self._sampler.admit, effect, prompt)
+    def admit(
+        self, samples: Sequence[records.AdmitSample], prompt: Callable[[str], Prompt]
+    ) -> None:
+        """Start samples, or let them go on."""
+        for one in samples:
+            self._sampler.thread.do(self._sampler.admit, one, prompt(one.id.uid))
 
     def cancel(self, effect: records.CancelSample) -> None:
         """Stop an attempt."""

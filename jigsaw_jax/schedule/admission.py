@@ -4,9 +4,14 @@ O is the set of groups that have arrived and are not serving-complete; the front
 the F members of O with the lowest submission index. Source: RolloutPipe
 (arXiv 2606.26997), frontier-group dispatch; "priority" is our reading of its figures,
 "adaptive" is ours.
+
+Whichever group is chosen stays so until its requests of one rank have entered, or as
+many as there is `room` for.
 """
 
 import dataclasses
+import sys
+from typing import ClassVar
 
 from jigsaw_jax.schedule.gap import Gap
 from jigsaw_jax.schedule.requests import Requests
@@ -16,6 +21,8 @@ from jigsaw_jax.settings import Pipeline
 @dataclasses.dataclass(frozen=True)
 class Fifo:
     """Requests enter in their order, by default as they arrived."""
+
+    room: ClassVar[int] = sys.maxsize
 
     def choose(self, requests: Requests) -> int | None:
         """The group whose earliest request enters next, or None."""
@@ -29,6 +36,7 @@ class FrontierStrict:
     width: F.
     """
 
+    room: ClassVar[int] = sys.maxsize
     width: int
 
     def choose(self, requests: Requests) -> int | None:
@@ -43,6 +51,7 @@ class FrontierPriority:
     width: F.
     """
 
+    room: ClassVar[int] = sys.maxsize
     width: int
 
     def choose(self, requests: Requests) -> int | None:
@@ -60,9 +69,14 @@ class FrontierAdaptive:
 
     gap: Gap
 
+    @property
+    def room(self) -> int:
+        """How many may enter before the next is to be chosen anew."""
+        return self.gap.limit - self.gap.running
+
     def choose(self, requests: Requests) -> int | None:
         """The group whose earliest request enters next, or None."""
-        return requests.first() if self.gap.running < self.gap.limit else None
+        return requests.first() if self.room > 0 else None
 
 
 Admission = Fifo | FrontierStrict | FrontierPriority | FrontierAdaptive

@@ -1,15 +1,17 @@
 """When a sample that was sent out counts as lost."""
 
-import collections
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable
 
-from jigsaw_jax.records import SampleId
+from jigsaw_jax.schedule.groups import Member, OpenGroup, when_sent
 
 
 class Deadlines:
-    """One deadline a sample, the newest that was set.
+    """Finds who has not answered in time.
 
-    All have the same time to answer, so the one that was set first is due first.
+    All have the same time to answer, from when they were sent out last. When that was
+    is in the groups alone: nothing is to be kept in order while all are in time, and
+    all are looked at once when the first of them would be late.
 
     Args:
       after_s: what a worker or a reward may take to answer; 0 waits for ever.
@@ -17,26 +19,37 @@ class Deadlines:
 
     def __init__(self, after_s: float) -> None:
         self._after_s = after_s
-        self._ends: collections.OrderedDict[SampleId, float] = collections.OrderedDict()
+        # Nobody is due before.
+        self._next_s = math.inf
 
-    def set(self, sample: SampleId, now_s: float) -> None:
-        """The sample is sent out now, which is no earlier than the one before."""
-        if self._after_s:
-            self._ends[sample] = now_s + self._after_s
-            self._ends.move_to_end(sample)
+    def sent(self, now_s: float) -> None:
+        """Something is sent out now, which is no earlier than what was before."""
+        if self._after_s and self._next_s == math.inf:
+            self._next_s = now_s + self._after_s
 
-    def clear(self, sample: SampleId) -> None:
-        """The sample is back, or was called back."""
-        self._ends.pop(sample, None)
-
-    def due(self, now_s: float) -> Iterator[SampleId]:
-        """Take out what is overdue, one by one.
+    def due(
+        self, groups: Iterable[OpenGroup], now_s: float
+    ) -> list[tuple[OpenGroup, Member]]:
+        """What is overdue.
 
         Args:
+          groups: all.
           now_s: the time.
 
-        Yields:
-          Samples whose deadline has passed and still counts.
+        Returns:
+          Samples with their groups, in the order in which they were sent out.
         """
-        while self._ends and next(iter(self._ends.values())) <= now_s:
-            yield self._ends.popitem(last=False)[0]
+        if now_s < self._next_s:
+            return []
+        overdue: list[tuple[OpenGroup, Member]] = []
+        self._next_s = math.inf
+        for group in groups:
+            for member in group.members:
+                if member.since_s is None:
+                    continue
+                end_s = member.since_s + self._after_s
+                if end_s <= now_s:
+                    overdue.append((group, member))
+                else:
+                    self._next_s = min(self._next_s, end_s)
+        return sorted(overdue, key=when_sent)

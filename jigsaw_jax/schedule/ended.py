@@ -57,7 +57,10 @@ class Ended:
     def add(self, group: GroupId, how: str) -> None:
         """The group, which had not, has ended so."""
         number, mark = _mark(group)
-        self._shelves.setdefault(number, bytearray()).extend(mark)
+        shelf = self._shelves.get(number)
+        if shelf is None:
+            shelf = self._shelves[number] = bytearray()
+        shelf += mark
         self._num += 1
         newest = self._newest.setdefault(how, [])
         newest.append(group)

@@ -20,7 +20,7 @@ sample starts a moment before the others. Until lengths and trainer are
 measured too, X is W a/b, where the rate for each second that a sample takes is largest.
 """
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import Any
 
 from jigsaw_jax.schedule.line import Line
@@ -98,17 +98,17 @@ class Gap:
             # Later ones count from the next group on.
             self._is_stale = self._is_stale or not self._is_measured
 
-    def entered(self) -> None:
-        """A sample has a slot."""
-        self.running += 1
+    def entered(self, num: int = 1) -> None:
+        """Samples have a slot."""
+        self.running += num
 
-    def left(self, *, is_finished: bool) -> None:
-        """It has none any more."""
-        self.running -= 1
+    def left(self, num: int = 1, *, is_finished: bool) -> None:
+        """They have none any more."""
+        self.running -= num
         if is_finished and not self._has_finished:
             self._has_finished = self._is_stale = True
 
-    def sampled(self, lengths: Collection[int]) -> None:
+    def sampled(self, lengths: Sequence[int]) -> None:
         """A group is serving-complete, with so many tokens in each sample."""
         self._means.append(sum(lengths) / len(lengths))
         self._longest.append(max(lengths))

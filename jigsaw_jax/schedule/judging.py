@@ -73,7 +73,9 @@ class Judging:
         return self._settings.mode != "sync" and num_judged >= left
 
     def _pass_or_drop(self, group: OpenGroup) -> None:
-        reason = verdict(group.values.values(), self._settings.filter)
+        reason = verdict(
+            [member.value for member in group.members], self._settings.filter
+        )
         if reason is None:
             group.is_judged = True
             self._sampling.complete.remove(group.order)
@@ -83,8 +85,7 @@ class Judging:
         self._sampling.drop(group.order, reason)
         uid, draw = group.id
         if reason == "zero_variance" and draw < self._settings.redraws_max:
-            again = OpenGroup(id=GroupId(uid, draw + 1), order=group.order)
-            self._ledger.open(again.id)
+            again = self._ledger.open(GroupId(uid, draw + 1), group.order)
             self._sampling.add(again)
             self.opened(again.order)
         else:

@@ -17,76 +17,24 @@ crash whatever had not ended is queued again as the next attempt of the same dra
 gives the same tokens. So every (uid, draw, sample) ends exactly once.
 """
 
-import dataclasses
-import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from jigsaw_jax.records import GroupId, SampleId
 from jigsaw_jax.schedule.ended import Ended, listed
+from jigsaw_jax.schedule.groups import Member, OpenGroup, RowT
+from jigsaw_jax.schedule.states import (
+    LEGAL,
+    LEGAL_ALONE,
+    STAGE,
+    USUAL,
+    LedgerError,
+    State,
+)
 
-
-class State(enum.Enum):
-    """Where a sample is."""
-
-    QUEUED = "queued"
-    ADMITTED = "admitted"
-    RUNNING = "running"
-    WAITING_ENV = "waiting_env"
-    PAUSED = "paused"
-    SCORED = "scored"
-    READY = "ready"
-    LEASED = "leased"
-    COMMITTED = "committed"
-    DROPPED = "dropped"
-
-    # Members are single objects; Enum's own hash is a Python call on every look-up.
-    __hash__ = object.__hash__
-
-
-class LedgerError(Exception):
-    """A transition that the life cycle does not have; a fault of the caller."""
-
-
-_LEGAL: dict[State, frozenset[State]] = {
-    State.QUEUED: frozenset({State.ADMITTED, State.DROPPED}),
-    State.ADMITTED: frozenset(
-        {State.RUNNING, State.WAITING_ENV, State.QUEUED, State.DROPPED}
-    ),
-    State.RUNNING: frozenset(
-        {State.WAITING_ENV, State.PAUSED, State.QUEUED, State.DROPPED}
-    ),
-    State.WAITING_ENV: frozenset(
-        {State.RUNNING, State.PAUSED, State.SCORED, State.QUEUED, State.DROPPED}
-    ),
-    State.PAUSED: frozenset({State.RUNNING, State.QUEUED, State.DROPPED}),
-    State.SCORED: frozenset({State.READY, State.DROPPED}),
-    State.READY: frozenset({State.LEASED, State.DROPPED}),
-    State.LEASED: frozenset({State.COMMITTED}),
-    State.COMMITTED: frozenset(),
-    State.DROPPED: frozenset(),
-}
-# A report of a stage that the attempt has already passed is a duplicate.
-_STAGE = {state: stage for stage, state in enumerate(State)}
-# Those of one sample; the others are its group's.
-_LEGAL_ALONE = {
-    state: frozenset(to for to in legal if _STAGE[to] <= _STAGE[State.SCORED])
-    for state, legal in _LEGAL.items()
-}
 _COMMITTED = State.COMMITTED.value
-
-
-@dataclasses.dataclass(slots=True)
-class _Entry:
-    """A group that has not ended; `update` is the lease.
-
-    Nearly every sample has one attempt, so that groups share their rows of zeros.
-    """
-
-    states: list[State]
-    attempts: Sequence[int]
-    failures: Sequence[int]
-    update: int | None = None
+# A member of an enum is found slowly through its class.
+_QUEUED, _ADMITTED = State.QUEUED, State.ADMITTED
 
 
 class Ledger:
@@ -94,30 +42,97 @@ class Ledger:
 
     def __init__(self, samples_per_group: int) -> None:
         self._samples_per_group = samples_per_group
-        self._zeros = (0,) * samples_per_group
         # By uid and draw: a part of a sample's identity equals its group's, and is
         # made in a third of the time.
-        self._open: dict[tuple[str, int], _Entry] = {}
+        self._open: dict[tuple[str, int], OpenGroup] = {}
         self._leases: dict[int, list[GroupId]] = {}
         # How each ended group ended: "committed", or the reason of its drop.
         self._ended = Ended()
         self._counts = dict.fromkeys(State, 0)
         self._reasons: dict[str, int] = {}
 
-    def open(self, group: GroupId) -> None:
+    def open(self, group: GroupId, order: int = -1) -> OpenGroup:
         """Queue the samples of a new group.
 
         Args:
           group: a (uid, draw) that the ledger has never seen.
+          order: its submission index.
+
+        Returns:
+          The group, of which the ledger keeps states, attempts and lease.
 
         Raises:
           LedgerError: where it has.
         """
         if group in self._open or group in self._ended:
             raise LedgerError(f"{group} must be new, it was opened before")
-        size, zeros = self._samples_per_group, self._zeros
-        self._open[group] = _Entry([State.QUEUED] * size, zeros, zeros)
-        self._counts[State.QUEUED] += size
+        opened = OpenGroup(group, order, self._samples_per_group)
+        self._open[group] = opened
+        self._counts[State.QUEUED] += self._samples_per_group
+        return opened
+
+    def find(self, sample: SampleId) -> tuple[OpenGroup, Member]:
+        """A sample, whose group has not ended, and the group."""
+        group = self._open[sample[:2]]
+        return group, group.members[sample.sample]
+
+    def opened(self, group: GroupId) -> OpenGroup | None:
+        """A group, None where it has ended or is unknown."""
+        return self._open.get(group)
+
+    def admit(self, members: Sequence[Member]) -> None:
+        """Let samples that wait be admitted.
+
+        Args:
+          members: of open groups.
+
+        Raises:
+          LedgerError: where one is not queued.
+        """
+        for member in members:
+            if member.state is not _QUEUED:
+                raise _illegal(member.id, member.state, _ADMITTED)
+            member.state = _ADMITTED
+        self._counts[_QUEUED] -= len(members)
+        self._counts[_ADMITTED] += len(members)
+
+    def moves(
+        self,
+        rows: Iterable[RowT],
+        to: State,
+        *,
+        unless: frozenset[State] = frozenset(),
+    ) -> Iterator[tuple[OpenGroup, Member, RowT]]:
+        """Move many samples as `move` does, each when it is asked for.
+
+        Args:
+          rows: that begin with a sample and the attempt that they speak of.
+          to: as of `move`, as is the next.
+          unless: states that they do not leave.
+
+        Yields:
+          The group, the sample and the row of each that was moved.
+
+        Raises:
+          LedgerError: as `move` does.
+        """
+        opened, usual, num = self._open, USUAL[to], 0
+        try:
+            for row in rows:
+                sample = row[0]
+                group = opened.get(sample[:2])
+                if group is not None:
+                    member = group.members[sample[2]]
+                    if member.state is usual and member.attempt == row[1]:
+                        member.state = to
+                        num += 1
+                        yield group, member, row
+                        continue
+                if self.move(sample, row[1], to, unless=unless):
+                    yield *self.find(sample), row
+        finally:
+            self._counts[usual] -= num
+            self._counts[to] += num
 
     def move(
         self,
@@ -142,22 +157,19 @@ class Ledger:
         Raises:
           LedgerError: unknown sample, an attempt from the future, no such transition.
         """
-        index = sample.sample
-        entry = self._open.get(sample[:2])
-        if unless and entry is not None and entry.states[index] in unless:
+        member = self._member(sample)
+        if member is not None and member.state in unless:
             return False
-        if entry is None or entry.attempts[index] != attempt:
+        if member is None or member.attempt != attempt:
             return self._is_late(sample, attempt, to)
-        states = entry.states
-        state = states[index]
-        if to not in _LEGAL_ALONE[state]:
-            if _STAGE[state] >= _STAGE[to]:
+        state = self.state(sample)
+        if to not in LEGAL_ALONE[state]:
+            if STAGE[state] >= STAGE[to]:
                 return False
             raise _illegal(sample, state, to)
-        states[index] = to
-        counts = self._counts
-        counts[state] -= 1
-        counts[to] += 1
+        member.state = to
+        self._counts[state] -= 1
+        self._counts[to] += 1
         return True
 
     def requeue(
@@ -176,17 +188,17 @@ class Ledger:
         Raises:
           LedgerError: as in `move`; a sample that is queued already cannot be lost.
         """
-        entry = self._open.get(sample[:2])
-        if entry is None or entry.attempts[sample.sample] != attempt:
+        member = self._member(sample)
+        if member is None or member.attempt != attempt:
             return self._is_late(sample, attempt, State.QUEUED)
-        state = entry.states[sample.sample]
-        if State.QUEUED not in _LEGAL[state]:
+        state = member.state
+        if State.QUEUED not in LEGAL[state]:
             if state is State.QUEUED:
                 raise _illegal(sample, state, State.QUEUED)
             return False
-        entry.states[sample.sample] = State.QUEUED
-        entry.attempts = _more(entry.attempts, sample.sample, 1)
-        entry.failures = _more(entry.failures, sample.sample, is_failure)
+        member.state = State.QUEUED
+        member.attempt += 1
+        member.failures += is_failure
         self._counts[state] -= 1
         self._counts[State.QUEUED] += 1
         return True
@@ -250,21 +262,13 @@ class Ledger:
         Raises:
           LedgerError: where it was never opened.
         """
-        group = GroupId(sample.uid, sample.draw)
-        if group in self._open:
-            return self._open[group].states[sample.sample]
-        how = self._ended.how(group)
+        opened = self._open.get(sample[:2])
+        if opened is not None:
+            return opened.state or opened.members[sample.sample].state
+        how = self._ended.how(GroupId(sample.uid, sample.draw))
         if how is None:
             raise LedgerError(f"{sample} must have been opened, is unknown")
         return State.COMMITTED if how == _COMMITTED else State.DROPPED
-
-    def attempt(self, sample: SampleId) -> int:
-        """The current attempt of a sample whose group is open."""
-        return self._open[sample[:2]].attempts[sample.sample]
-
-    def failures(self, sample: SampleId) -> int:
-        """Attempts lost to failures, of a sample whose group is open."""
-        return self._open[sample[:2]].failures[sample.sample]
 
     def count(self, state: State) -> int:
         """Samples in one state."""
@@ -293,12 +297,12 @@ class Ledger:
             "open": [
                 [
                     *group,
-                    entry.update,
-                    [state.value for state in entry.states],
-                    list(entry.attempts),
-                    list(entry.failures),
+                    opened.update,
+                    [(opened.state or one.state).value for one in opened.members],
+                    [member.attempt for member in opened.members],
+                    [member.failures for member in opened.members],
                 ]
-                for group, entry in self._open.items()
+                for group, opened in self._open.items()
             ],
             "ended": self._ended.snapshot(),
         }
@@ -335,41 +339,45 @@ class Ledger:
             if update is not None and update < updates:
                 self._take_over(group, _COMMITTED)
                 continue
-            self.open(group)
-            entry = self._open[group]
-            entry.attempts = [attempt + 1 for attempt in attempts]
-            entry.failures = failures
+            opened = self.open(group)
+            told = zip(opened.members, attempts, failures, strict=True)
+            for member, attempt, member.failures in told:
+                member.attempt = attempt + 1
 
     def _is_late(self, sample: SampleId, attempt: int, to: State) -> bool:
         """False where the attempt is an old one or its group has ended, else raises."""
-        group = GroupId(sample.uid, sample.draw)
-        entry = self._open.get(group)
-        if entry is None:
-            if self._ended.has_mark(group):
+        member = self._member(sample)
+        if member is None:
+            if self._ended.has_mark(GroupId(sample.uid, sample.draw)):
                 return False
             raise LedgerError(f"{sample} must be open to become {to.value}, is unknown")
-        current = entry.attempts[sample.sample]
-        if attempt > current:
+        if attempt > member.attempt:
             raise LedgerError(
                 f"{sample} must be at attempt {attempt} to become {to.value}, "
-                f"is {entry.states[sample.sample].value} at attempt {current}"
+                f"is {member.state.value} at attempt {member.attempt}"
             )
         return False
 
-    def _move_all(self, group: GroupId, to: State) -> _Entry:
-        entry = self._open.get(group)
-        if entry is None:
+    def _member(self, sample: SampleId) -> Member | None:
+        group = self._open.get(sample[:2])
+        return None if group is None else group.members[sample.sample]
+
+    def _move_all(self, group: GroupId, to: State) -> OpenGroup:
+        opened = self._open.get(group)
+        if opened is None:
             raise LedgerError(f"{group} must be open to become {to.value}")
-        states = dict.fromkeys(entry.states)
-        for state in states:
-            if to not in _LEGAL[state]:
-                sample = SampleId(*group, entry.states.index(state))
+        states = [member.state for member in opened.members]
+        if opened.state is not None:
+            states = [opened.state] * len(states)
+        for state in set(states):
+            if to not in LEGAL[state]:
+                sample = opened.samples[states.index(state)]
                 raise _illegal(sample, state, to)
-        for state in states:
-            self._counts[state] -= entry.states.count(state)
-        self._counts[to] += len(entry.states)
-        entry.states = [to] * len(entry.states)
-        return entry
+        for state in set(states):
+            self._counts[state] -= states.count(state)
+        self._counts[to] += len(states)
+        opened.state = to
+        return opened
 
     def _end(self, group: GroupId, how: str) -> None:
         del self._open[group]
@@ -382,10 +390,6 @@ class Ledger:
             return
         self._counts[State.DROPPED] += self._samples_per_group
         self._reasons[how] = self._reasons.get(how, 0) + 1
-
-
-def _more(counts: Sequence[int], index: int, num: int) -> list[int]:
-    return [*counts[:index], counts[index] + num, *counts[index + 1 :]]
 
 
 def _illegal(sample: SampleId, state: State, to: State) -> LedgerError:

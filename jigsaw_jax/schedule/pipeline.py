@@ -18,12 +18,13 @@ from jigsaw_jax.schedule.assembly import Assembly, fifo_prefix
 from jigsaw_jax.schedule.gap import gap_of
 from jigsaw_jax.schedule.groups import OpenGroup
 from jigsaw_jax.schedule.judging import Judging
-from jigsaw_jax.schedule.ledger import Ledger, State
+from jigsaw_jax.schedule.ledger import Ledger
 from jigsaw_jax.schedule.pacing import Pacing
 from jigsaw_jax.schedule.rounds import Rounds
 from jigsaw_jax.schedule.sampling import Sampling
 from jigsaw_jax.schedule.source import Source
 from jigsaw_jax.schedule.standing import Standing
+from jigsaw_jax.schedule.states import State
 from jigsaw_jax.settings import Pipeline as Settings
 
 
@@ -246,10 +247,11 @@ class Pipeline:
         if "gap" in snapshot:
             self._gap.restore(snapshot["gap"])
         self._written = self._durable = updates_done
-        still_open = set(self._ledger.open_groups())
         for order, uid, draw in snapshot["groups"]:
-            if GroupId(uid, draw) in still_open:
-                self._add(OpenGroup(id=GroupId(uid, draw), order=order))
+            group = self._ledger.opened(GroupId(uid, draw))
+            if group is not None:
+                group.order = order
+                self._add(group)
 
     # What each event changes.
 
@@ -379,9 +381,7 @@ class Pipeline:
             return
         opening = self._source.take(num)
         for uid, position in opening:
-            group = OpenGroup(id=GroupId(uid, 0), order=position)
-            self._ledger.open(group.id)
-            self._add(group)
+            self._add(self._ledger.open(GroupId(uid, 0), position))
         if opening:
             self._rounds.opened(len(opening))
 

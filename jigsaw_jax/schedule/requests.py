@@ -7,7 +7,6 @@ first request probes it, and until one has finished the prompt counts as long.
 """
 
 import bisect
-import collections
 import heapq
 from collections.abc import Iterable
 
@@ -16,7 +15,7 @@ from jigsaw_jax.schedule.lengths import Lengths
 
 # Smaller enters first.
 Rank = tuple[int, float, int]
-Arrival = tuple[int, collections.deque[SampleId]]
+Arrival = tuple[int, list[SampleId]]
 # Outdated ranks that are kept in any case.
 SPARE = 64
 
@@ -36,7 +35,7 @@ class Requests:
         self._is_by_order = is_by_order
         self._orders: list[int] = []
         # Of each group, what arrived together: its place in line, and the requests.
-        self._waiting: dict[int, collections.deque[Arrival]] = {}
+        self._waiting: dict[int, list[Arrival]] = {}
         self._arrivals = self._put_back = 0
         self._probed: set[int] = set()
         # Every rank that a waiting group had; only its current one counts.
@@ -49,16 +48,14 @@ class Requests:
         place = bisect.bisect_left(self._orders, order)
         if self._orders[place : place + 1] != [order]:
             self._orders.insert(place, order)
-        waiting = self._waiting.setdefault(order, collections.deque())
-        waiting.append((self._arrivals, collections.deque(samples)))
+        self._waiting.setdefault(order, []).append((self._arrivals, list(samples)))
         self._arrivals += 1
         self.rank(order)
 
     def put_back(self, order: int, sample: SampleId) -> None:
         """Let a request that had entered wait again, before all others."""
         self._put_back -= 1
-        waiting = self._waiting.setdefault(order, collections.deque())
-        waiting.appendleft((self._put_back, collections.deque((sample,))))
+        self._waiting.setdefault(order, []).insert(0, (self._put_back, [sample]))
         self.rank(order)
 
     def withdraw(self, order: int, sample: SampleId) -> None:
@@ -72,27 +69,40 @@ class Requests:
             del self._waiting[order]
         self.rank(order)
 
-    def pop(self, order: int) -> SampleId:
-        """Take the earliest request of a group that has one."""
+    def take(self, order: int, num: int = 1) -> list[SampleId]:
+        """Take the earliest requests of a group that has one.
+
+        Args:
+          order: of the group.
+          num: how many; fewer where the next one is not of the same rank.
+
+        Returns:
+          At least one, in order.
+        """
         waiting = self._waiting[order]
         samples = waiting[0][1]
-        sample = samples.popleft()
-        if samples and self._lengths is None:
+        if self._lengths is None and len(samples) > num:
             # What arrived together has one rank.
-            return sample
+            taken = samples[:num]
+            del samples[:num]
+            return taken
         self._first = None
-        if not samples:
-            waiting.popleft()
+        if self._lengths is None or len(samples) == 1:
+            taken = samples
+            del waiting[0]
             if not waiting:
                 del self._waiting[order]
-        self._probed.add(order)
+        else:
+            taken = [samples.pop(0)]
+        if self._lengths is not None:
+            self._probed.add(order)
         if self._ranked and self._ranked[0][1] == order:
             # Usually the one that `first` has just named: outdated as it is by now,
             # its place at the top saves looking for another's.
             self._replace_first(order)
         else:
             self.rank(order)
-        return sample
+        return taken
 
     def _replace_first(self, order: int) -> None:
         if order in self._waiting:

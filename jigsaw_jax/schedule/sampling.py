@@ -1,27 +1,41 @@
 """The sampler's side: open groups, from their opening to their hand-off or drop."""
 
 import collections
+import functools
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from jigsaw_jax import records
-from jigsaw_jax.records import Effect, GroupId, SampleId
+from jigsaw_jax.records import AdmitSample, Effect, SampleId
 from jigsaw_jax.schedule.admission import admission
 from jigsaw_jax.schedule.deadlines import Deadlines
 from jigsaw_jax.schedule.gap import Gap
-from jigsaw_jax.schedule.groups import OpenGroup
-from jigsaw_jax.schedule.ledger import Ledger, State
+from jigsaw_jax.schedule.groups import (
+    Finished,
+    Member,
+    OpenGroup,
+    Scored,
+    Started,
+    when_sent,
+)
+from jigsaw_jax.schedule.ledger import Ledger
 from jigsaw_jax.schedule.lengths import Lengths
 from jigsaw_jax.schedule.requests import Requests
-from jigsaw_jax.schedule.slots import Slots
+from jigsaw_jax.schedule.slots import Slots, Worker
+from jigsaw_jax.schedule.states import State
 from jigsaw_jax.settings import Pipeline
 
 # Only an environment's answer lets a finished turn run again, and only an admission a
 # paused one.
 _RESTING = frozenset({State.WAITING_ENV, State.PAUSED})
 # A member of an enum is found slowly through its class.
-_ADMITTED, _RUNNING = State.ADMITTED, State.RUNNING
+_RUNNING = State.RUNNING
 _WAITING_ENV, _SCORED = State.WAITING_ENV, State.SCORED
+
+# A third of what a call of the class takes.
+_admit: Callable[[tuple[SampleId, int, str, int, bool]], AdmitSample]
+_admit = functools.partial(tuple.__new__, AdmitSample)  # pyright: ignore[reportUnknownMemberType]
 
 
 class Sampling:
@@ -63,7 +77,7 @@ class Sampling:
         self._accepts = accepts
         self._emit = emit
         self._asks_scores = asks_scores
-        self._admissions_max = math.inf if admissions_max is None else admissions_max
+        self._admissions_max = admissions_max or sys.maxsize
         self.is_cut_short = False
         is_longest_first = settings.request_order == "longest_first"
         self._lengths = Lengths() if is_longest_first else None
@@ -74,8 +88,8 @@ class Sampling:
         # The attempt and worker of each sample that waits to go on where it stopped.
         self._paused: dict[SampleId, tuple[int, str]] = {}
         self._deadlines = Deadlines(settings.lost_after_s)
-        # By uid and draw, as in the ledger.
-        self._by_id: dict[tuple[str, int], OpenGroup] = {}
+        # What was sent out at this time.
+        self._numbered_s, self._number = -math.inf, 0
         self.groups: dict[int, OpenGroup] = {}
         self.versions: collections.Counter[int] = collections.Counter()
         self.complete: list[int] = []
@@ -84,13 +98,11 @@ class Sampling:
     def add(self, group: OpenGroup) -> None:
         """Let a group arrive that is queued in the ledger."""
         self.groups[group.order] = group
-        self._by_id[group.id] = group
-        self._requests.add(group.order, self._samples(group.id))
+        self._requests.add(group.order, group.samples)
 
     def forget(self, group: OpenGroup) -> None:
         """The group is the learner's now."""
         del self.groups[group.order]
-        del self._by_id[group.id]
         if group.version is not None:
             self.versions[group.version] -= 1
             if not self.versions[group.version]:
@@ -99,8 +111,8 @@ class Sampling:
     def drop(self, order: int, reason: str) -> None:
         """End an open group and all that runs of it."""
         group = self.groups[order]
-        for sample in self._samples(group.id):
-            self._cancel(sample)
+        for member in group.members:
+            self._cancel(group, member)
         self._requests.remove(order)
         if order in self.complete:
             self.complete.remove(order)
@@ -110,66 +122,90 @@ class Sampling:
 
     def stop(self) -> None:
         """Cancel all that runs; the draws are queued again."""
-        for sample in (*self._slots.running(), *self._paused):
-            attempt = self._ledger.attempt(sample)
-            self._cancel(sample)
-            self._ledger.requeue(sample, attempt, is_failure=False)
+        running = [member.id for _, member in self._running()]
+        for sample in (*running, *self._paused):
+            group, member = self._ledger.find(sample)
+            self._cancel(group, member)
+            self._ledger.requeue(sample, member.attempt, is_failure=False)
 
     def admit(self, version: int) -> None:
         """Fill free slots with the requests that may enter."""
-        ledger, slots, gap = self._ledger, self._slots, self._gap
-        num = 0
-        while worker := slots.roomiest():
-            if num == self._admissions_max:
+        slots, rule = self._slots, self._admission
+        admitted: list[AdmitSample] = []
+        while slots.free:
+            left = self._admissions_max - len(admitted)
+            if not left:
                 self.is_cut_short = True
-                return
-            num += 1
-            order = self._admission.choose(self._requests)
+                break
+            order = rule.choose(self._requests)
             if order is None:
-                return
-            sample = self._requests.pop(order)
-            attempt = ledger.attempt(sample)
-            is_resumed = bool(self._paused) and sample in self._paused
-            if is_resumed:
-                del self._paused[sample]
-            ledger.move(sample, attempt, _RUNNING if is_resumed else _ADMITTED)
-            slots.occupy(worker, sample, attempt)
-            gap.entered()
-            self._deadlines.set(sample, gap.now_s)
-            group = self.groups[order]
-            if group.version is None:
-                group.version = version
-                self.versions[version] += 1
-            self._emit(
-                records.AdmitSample(
-                    id=sample,
-                    attempt=attempt,
-                    worker=worker,
-                    version=version,
-                    is_resumed=is_resumed,
-                )
-            )
+                break
+            samples = self._requests.take(order, min(left, slots.free, rule.room))
+            self._enter(self.groups[order], samples, version, admitted)
+        if admitted:
+            self._deadlines.sent(self._gap.now_s)
+            self._emit(records.AdmitSamples(samples=admitted))
+
+    def _enter(
+        self,
+        group: OpenGroup,
+        samples: Sequence[SampleId],
+        version: int,
+        admitted: list[AdmitSample],
+    ) -> None:
+        """Requests of one rank enter."""
+        self._gap.entered(len(samples))
+        if group.version is None:
+            group.version = version
+            self.versions[version] += 1
+        members = [group.members[sample[2]] for sample in samples]
+        # Each that is paused has a rank of its own.
+        is_resumed = bool(self._paused) and samples[0] in self._paused
+        if is_resumed:
+            attempt, _ = self._paused.pop(samples[0])
+            self._ledger.move(samples[0], attempt, _RUNNING)
+        else:
+            self._ledger.admit(members)
+        now_s, number = self._gap.now_s, self._next_number(len(members))
+        workers = self._slots.occupy(len(members))
+        for member, member.worker in zip(members, workers, strict=True):
+            member.since_s, member.number = now_s, number
+            number += 1
+            told = member.id, member.attempt, member.worker.name, version, is_resumed
+            admitted.append(_admit(told))
+
+    def _next_number(self, num: int) -> int:
+        """The first of so many numbers for what is sent out now, in order.
+
+        They begin anew with every moment: small ones cost no memory.
+        """
+        if self._gap.now_s != self._numbered_s:
+            self._numbered_s, self._number = self._gap.now_s, 0
+        self._number += num
+        return self._number - num
 
     def pause(self) -> None:
         """Stop early all that runs; it goes on before anything new enters."""
-        for sample in reversed(self._slots.running()):
-            place = self._release(sample)
-            assert place is not None
-            worker, attempt = place
+        for group, member in reversed(self._running()):
+            sample, attempt = member.id, member.attempt
+            worker = self._release(member)
+            assert worker is not None
             # That it had started may not have been reported yet.
             self._ledger.move(sample, attempt, State.RUNNING)
             self._ledger.move(sample, attempt, State.PAUSED)
             self._paused[sample] = attempt, worker
-            self._deadlines.clear(sample)
-            self._requests.put_back(self._by_id[sample[:2]].order, sample)
+            self._requests.put_back(group.order, sample)
             self._emit(records.PauseSample(id=sample, attempt=attempt, worker=worker))
 
     def give_up_overdue(self) -> None:
         """Queue again what has not been heard of for too long."""
-        for sample in self._deadlines.due(self._gap.now_s):
-            attempt = self._ledger.attempt(sample)
-            self._cancel(sample, is_overdue=True)
-            self._retry(sample, attempt)
+        due = self._deadlines.due(self.groups.values(), self._gap.now_s)
+        for group, member in due:
+            # It may have gone with another of its group.
+            if member.since_s is not None:
+                attempt = member.attempt
+                self._cancel(group, member, is_overdue=True)
+                self._retry(member.id, attempt)
 
     # What each event changes.
 
@@ -188,116 +224,140 @@ class Sampling:
 
     def started(self, event: records.SampleStarted) -> None:
         """The sample decodes."""
-        self._start(event.id, event.attempt)
+        self._start(((event.id, event.attempt, event.now_s),))
 
     def finished(self, event: records.SampleFinished) -> None:
         """Free the slot and have the sample scored."""
-        self._finish(event.id, event.attempt, event.num_tokens, event.version_min)
+        self._finish(((event.id, event.attempt, event.num_tokens, event.version_min),))
 
     def scored(self, event: records.SampleScored) -> None:
         """Keep the value; the last one completes the group."""
-        self._score(event.id, event.attempt, event.value)
+        self._score(((event.id, event.attempt, event.value),))
 
     def reported(self, event: records.SamplesReported) -> None:
         """All of that, of many samples."""
-        for sample, attempt, _ in event.started:
-            self._start(sample, attempt)
-        for sample, attempt, num_tokens, version_min in event.finished:
-            self._finish(sample, attempt, num_tokens, version_min)
-        for sample, attempt, value in event.scored:
-            self._score(sample, attempt, value)
+        self._start(event.started)
+        self._finish(event.finished)
+        self._score(event.scored)
 
     def failed(self, event: records.SampleFailed) -> None:
         """Queue the sample again."""
         self._retry(event.id, event.attempt)
 
-    def _start(self, sample: SampleId, attempt: int) -> None:
-        self._ledger.move(sample, attempt, _RUNNING, unless=_RESTING)
+    def _start(self, rows: Iterable[Started]) -> None:
+        for _ in self._ledger.moves(rows, _RUNNING, unless=_RESTING):
+            pass
 
-    def _finish(
-        self, sample: SampleId, attempt: int, num_tokens: int, version_min: int
-    ) -> None:
-        if self._paused and self._paused.get(sample, (-1,))[0] == attempt:
-            # It ended before it could be stopped.
-            self._unpause(sample)
-            self._ledger.move(sample, attempt, _RUNNING)
-        if not self._ledger.move(sample, attempt, _WAITING_ENV):
-            return
-        if self._slots.release(sample, is_finished=True) is not None:
-            self._gap.left(is_finished=True)
-        group = self._by_id[sample[:2]]
-        if not self._accepts(group, version_min):
-            self.rejected += 1
-            self._retry(sample, attempt)
-            return
-        group.tokens[sample.sample] = num_tokens
-        group.versions[sample.sample] = version_min
-        if len(group.tokens) == self._size:
-            self._requests.remove(group.order)
-            self._gap.sampled(group.tokens.values())
-        if self._lengths is not None:
-            self._lengths.add(sample.uid, num_tokens)
-            self._requests.rank(group.order)
-        self._deadlines.set(sample, self._gap.now_s)
-        if self._asks_scores:
-            self._emit(records.ScoreSample(id=sample, attempt=attempt))
+    def _finish(self, rows: Iterable[Finished]) -> None:
+        gap, asks_scores = self._gap, self._asks_scores
+        now_s = gap.now_s
+        freed: list[Worker] = []
+        rows = self._unpaused(rows) if self._paused else rows
+        for group, member, row in self._ledger.moves(rows, _WAITING_ENV):
+            sample, attempt, num_tokens, version_min = row
+            if member.worker is not None:
+                freed.append(member.worker)
+                member.worker = None
+            if not self._accepts(group, version_min):
+                self.rejected += 1
+                self._retry(sample, attempt)
+                continue
+            member.tokens, member.version = num_tokens, version_min
+            group.num_tokens += num_tokens
+            member.since_s, member.number = now_s, self._next_number(1)
+            group.num_finished += 1
+            if group.num_finished == self._size:
+                self._served(group)
+            if self._lengths is not None:
+                self._lengths.add(sample.uid, num_tokens)
+                self._requests.rank(group.order)
+            if asks_scores:
+                self._emit(records.ScoreSample(id=sample, attempt=attempt))
+        self._deadlines.sent(now_s)
+        if freed:
+            self._slots.finished(freed)
+            gap.left(len(freed), is_finished=True)
 
-    def _score(self, sample: SampleId, attempt: int, value: float | None) -> None:
-        if not self._ledger.move(sample, attempt, _SCORED):
-            return
-        self._deadlines.clear(sample)
-        group = self._by_id[sample[:2]]
-        group.values[sample.sample] = value
-        if len(group.values) == self._size:
-            self.complete.append(group.order)
+    def _served(self, group: OpenGroup) -> None:
+        """All of it has finished."""
+        self._requests.remove(group.order)
+        self._gap.sampled([member.tokens for member in group.members])
 
-    def _samples(self, group: GroupId) -> list[SampleId]:
-        return [SampleId(*group, i) for i in range(self._size)]
+    def _unpaused(self, rows: Iterable[Finished]) -> Iterator[Finished]:
+        """The same rows; what ended before it could be stopped goes on before."""
+        for row in rows:
+            sample, attempt = row[:2]
+            if self._paused.get(sample, (-1,))[0] == attempt:
+                self._unpause(self._ledger.find(sample)[0], sample)
+                self._ledger.move(sample, attempt, _RUNNING)
+            yield row
+
+    def _score(self, rows: Iterable[Scored]) -> None:
+        for group, member, (_, _, value) in self._ledger.moves(rows, _SCORED):
+            member.since_s, member.value = None, value
+            group.num_scored += 1
+            if group.num_scored == self._size:
+                self.complete.append(group.order)
+
+    def _running(self, worker: Worker | None = None) -> list[tuple[OpenGroup, Member]]:
+        """What has a slot, of one worker or of any, in the order of admission."""
+        running = [
+            (group, member)
+            for group in self.groups.values()
+            for member in group.members
+            if member.worker is not None and worker in (None, member.worker)
+        ]
+        return sorted(running, key=when_sent)
 
     def _lose(self, worker: str) -> None:
         lost = self._slots.lose(worker)
         self._gap.resized(self._slots.total, self._slots.num_workers)
-        for _ in lost:
-            self._gap.left(is_finished=False)
-        for sample, attempt in lost:
+        if lost is None:
+            return
+        running = self._running(lost)
+        for _, member in running:
+            member.worker = None
+        self._gap.left(len(running), is_finished=False)
+        for sample, attempt in [(m.id, m.attempt) for _, m in running]:
             self._retry(sample, attempt)
 
-    def _release(
-        self, sample: SampleId, *, is_overdue: bool = False
-    ) -> tuple[str, int] | None:
-        """Free the slot of a sample that has not finished, if it has one."""
-        place = self._slots.release(sample, is_overdue=is_overdue)
-        if place is not None:
-            self._gap.left(is_finished=False)
-        return place
+    def _release(self, member: Member, *, is_overdue: bool = False) -> str | None:
+        """Wait for it no more; the worker whose slot it had, if it had one."""
+        worker, member.worker, member.since_s = member.worker, None, None
+        if worker is None:
+            return None
+        self._slots.release(worker, is_overdue=is_overdue)
+        self._gap.left(is_finished=False)
+        return worker.name
 
-    def _cancel(self, sample: SampleId, *, is_overdue: bool = False) -> None:
+    def _cancel(
+        self, group: OpenGroup, member: Member, *, is_overdue: bool = False
+    ) -> None:
         """Free what the sample holds, if it runs or is paused."""
-        self._deadlines.clear(sample)
-        place = self._release(sample, is_overdue=is_overdue)
+        sample, attempt = member.id, member.attempt
+        worker = self._release(member, is_overdue=is_overdue)
         if sample in self._paused:
-            attempt, worker = self._unpause(sample)
-            place = worker, attempt
-        if place is not None:
-            worker, attempt = place
+            attempt, worker = self._unpause(group, sample)
+        if worker is not None:
             self._emit(records.CancelSample(id=sample, attempt=attempt, worker=worker))
 
-    def _unpause(self, sample: SampleId) -> tuple[int, str]:
+    def _unpause(self, group: OpenGroup, sample: SampleId) -> tuple[int, str]:
         """It waits for a slot no more."""
-        self._requests.withdraw(self._by_id[sample[:2]].order, sample)
+        self._requests.withdraw(group.order, sample)
         return self._paused.pop(sample)
 
     def _retry(self, sample: SampleId, attempt: int) -> None:
         if not self._ledger.requeue(sample, attempt):
             return
-        self._release(sample)
-        self._deadlines.clear(sample)
+        group, member = self._ledger.find(sample)
+        self._release(member)
         if sample in self._paused:
-            self._unpause(sample)
-        group = self._by_id[sample[:2]]
-        group.tokens.pop(sample.sample, None)
-        group.versions.pop(sample.sample, None)
-        if self._ledger.failures(sample) >= self._settings.attempts_max:
+            self._unpause(group, sample)
+        if member.version >= 0:
+            group.num_tokens -= member.tokens
+            member.tokens, member.version = 0, -1
+            group.num_finished -= 1
+        if member.failures >= self._settings.attempts_max:
             self.drop(group.order, "attempts")
         else:
             self._requests.add(group.order, [sample])

@@ -1,48 +1,62 @@
-"""Decode slots of the sampler workers: who runs what, and who has room."""
+"""Decode slots of the sampler workers: how many each has free, and who has most."""
 
 import dataclasses
 import heapq
+from collections.abc import Sequence
 
-from jigsaw_jax.records import SampleId
-from jigsaw_jax.schedule.ledger import LedgerError
+from jigsaw_jax.schedule.states import LedgerError
 
-# Whether a worker is late, its free slots as a negative number, and when it joined; the
-# least is the next to be given something.
-Rank = tuple[bool, int, int]
-# Outdated entries that are kept in any case.
+# A rank is one number, of which the least is the next to be given something: whether
+# the worker is late, then its free slots, the more the less, then when it joined.
+LATE = 1 << 64
+SLOT = 1 << 32
+JOINED = SLOT - 1
+# Outdated ranks that are kept in any case.
 SPARE = 64
 
 
-@dataclasses.dataclass(slots=True)
-class _Worker:
-    """Slots that are free, and its place in line.
+@dataclasses.dataclass(slots=True, eq=False)
+class Worker:
+    """One life of a sampler.
 
-    It is late when it let an attempt fall overdue and has finished none since.
+    name: of it.
+    slots: in all.
+    joined: counts those that have joined.
+    free: slots that are.
+    is_late: it let an attempt fall overdue and has finished none since.
+    rank: its place in line.
     """
 
+    name: str
     slots: int
-    free: int
     joined: int
+    free: int = 0
     is_late: bool = False
+    rank: int = 0
 
-    @property
-    def rank(self) -> Rank:
-        return self.is_late, -self.free, self.joined
+    def __post_init__(self) -> None:
+        """All slots are free."""
+        self.free = self.slots
+        self.rank = self.joined - self.free * SLOT
 
 
 class Slots:
-    """Where each attempt runs; a slot is never given twice."""
+    """Who has room; a slot is never given twice.
+
+    Attributes:
+      free: slots that are, of all workers.
+    """
 
     def __init__(self) -> None:
-        self._workers: dict[str, _Worker] = {}
-        # The worker and the attempt of each sample that runs.
-        self._places: dict[SampleId, tuple[str, int]] = {}
+        self.free = 0
+        self._workers: dict[str, Worker] = {}
+        self._by_joined: dict[int, Worker] = {}
         self._joined = 0
         self._incarnations: dict[str, int] = {}
         # Every rank that a worker had; only its current one counts.
-        self._roomy: list[tuple[Rank, str]] = []
+        self._roomy: list[int] = []
         # Workers whose current rank is not in there yet.
-        self._changed: set[str] = set()
+        self._changed: set[Worker] = set()
 
     @property
     def total(self) -> int:
@@ -76,80 +90,84 @@ class Slots:
         if worker in self._workers:
             raise LedgerError(f"worker {worker!r} must be lost before it joins again")
         self._joined += 1
-        self._workers[worker] = _Worker(slots, slots, self._joined)
-        self._changed.add(worker)
+        joined = Worker(worker, slots, self._joined)
+        self._workers[worker] = self._by_joined[self._joined] = joined
+        self._changed.add(joined)
+        self.free += slots
 
-    def lose(self, worker: str) -> list[tuple[SampleId, int]]:
-        """Remove a worker; returns the (sample, attempt) pairs that ran on it."""
-        if self._workers.pop(worker, None) is None:
-            return []
-        self._changed.discard(worker)
-        places = self._places.items()
-        lost = [(s, attempt) for s, (name, attempt) in places if name == worker]
-        for sample, _ in lost:
-            del self._places[sample]
+    def lose(self, worker: str) -> Worker | None:
+        """Remove a worker; returns it, whose slots nobody may release any more."""
+        lost = self._workers.pop(worker, None)
+        if lost is not None:
+            del self._by_joined[lost.joined]
+            self._changed.discard(lost)
+            self.free -= lost.free
         return lost
 
-    def roomiest(self) -> str | None:
-        """The worker with most free slots, the one that joined first where equal.
+    def occupy(self, num: int) -> list[Worker]:
+        """Take as many slots, which are free, one after the other.
 
-        One that is late is the last: what it let fall overdue is to go elsewhere.
-        """
-        if self._changed:
-            self._rank_changed()
-        while self._roomy:
-            rank, name = self._roomy[0]
-            worker = self._workers.get(name)
-            if worker is not None and worker.free and rank == worker.rank:
-                return name
-            heapq.heappop(self._roomy)
-        return None
-
-    def occupy(self, worker: str, sample: SampleId, attempt: int) -> None:
-        """Let the attempt run on a worker that has room."""
-        entry = self._workers[worker]
-        assert entry.free > 0
-        assert sample not in self._places
-        entry.free -= 1
-        self._places[sample] = worker, attempt
-        if self._roomy and self._roomy[0][1] == worker and entry.free:
-            # Usually the one that `roomiest` has just named, so it is outdated by now.
-            heapq.heapreplace(self._roomy, (entry.rank, worker))
-        else:
-            self._changed.add(worker)
-
-    def release(
-        self, sample: SampleId, *, is_finished: bool = False, is_overdue: bool = False
-    ) -> tuple[str, int] | None:
-        """Free the sample's slot, if it has one.
+        Each is one of the worker with most free slots, the one that joined first where
+        equal. One that is late is the last: what it let fall overdue is to go
+        elsewhere.
 
         Args:
-          sample: that leaves.
-          is_finished: it was sampled to its end.
-          is_overdue: its worker was not heard of for too long.
+          num: how many.
 
         Returns:
-          (worker, attempt); None if it had no slot.
+          Whose each of them is.
         """
-        place = self._places.pop(sample, None)
-        if place is not None:
-            entry = self._workers[place[0]]
-            entry.free += 1
-            entry.is_late = is_overdue or (entry.is_late and not is_finished)
-            self._changed.add(place[0])
-        return place
+        assert num <= self.free
+        self.free -= num
+        if self._changed:
+            self._rank_changed()
+        roomy = self._roomy
+        occupied: list[Worker] = []
+        while len(occupied) < num:
+            rank = roomy[0]
+            worker = self._by_joined.get(rank & JOINED)
+            if worker is None or worker.rank != rank or not worker.free:
+                heapq.heappop(roomy)
+                continue
+            worker.free -= 1
+            worker.rank += SLOT
+            # It stays in line, if only to be passed over where it is full now.
+            heapq.heapreplace(roomy, worker.rank)
+            occupied.append(worker)
+        return occupied
 
-    def running(self) -> tuple[SampleId, ...]:
-        """Every sample that has a slot."""
-        return tuple(self._places)
+    def finished(self, workers: Sequence[Worker]) -> None:
+        """Samples have ended, each on one of these, which is there."""
+        for worker in workers:
+            worker.free += 1
+            worker.rank -= SLOT
+            if worker.is_late:
+                worker.is_late = False
+                worker.rank -= LATE
+        self._changed.update(workers)
+        self.free += len(workers)
+
+    def release(self, worker: Worker, *, is_overdue: bool = False) -> None:
+        """A sample that has not ended leaves.
+
+        Args:
+          worker: it ran on, which is there.
+          is_overdue: it was not heard of for too long.
+        """
+        self.free += 1
+        worker.free += 1
+        worker.rank -= SLOT
+        if is_overdue and not worker.is_late:
+            worker.is_late = True
+            worker.rank += LATE
+        self._changed.add(worker)
 
     def _rank_changed(self) -> None:
         """Put workers in line whose rank has changed, once for all of a turn."""
         if len(self._roomy) > 4 * len(self._workers) + SPARE:
             self._roomy.clear()
-            self._changed.update(self._workers)
-        for name in self._changed:
-            entry = self._workers[name]
-            if entry.free:
-                heapq.heappush(self._roomy, (entry.rank, name))
+            self._changed.update(self._workers.values())
+        for worker in self._changed:
+            if worker.free:
+                heapq.heappush(self._roomy, worker.rank)
         self._changed.clear()

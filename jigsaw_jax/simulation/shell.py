@@ -265,7 +265,11 @@ class Shell:
         event = records.PromptsOffered(now_s=self.agenda.now_s, uids=uids)
         self._carry(self.pipeline.apply(event))
 
-    def _admit_sample(self, effect: records.AdmitSample) -> None:
+    def _admit_samples(self, effect: records.AdmitSamples) -> None:
+        for one in effect.samples:
+            self._admit(one)
+
+    def _admit(self, effect: records.AdmitSample) -> None:
         is_async = self._train.pipeline.mode == "async"
         if self.pipeline.round > self._round and not (is_async and self._round >= 0):
             self._round = self.pipeline.round
@@ -350,7 +354,7 @@ class Shell:
 
 _CARRIERS: dict[type[Effect], Callable[[Shell, Any], None]] = {
     records.RequestPrompts: Shell._request_prompts,
-    records.AdmitSample: Shell._admit_sample,
+    records.AdmitSamples: Shell._admit_samples,
     records.CancelSample: Shell._cancel_sample,
     records.PauseSample: Shell._pause_sample,
     records.ScoreSample: Shell._score_sample,

@@ -287,12 +287,15 @@ class Crew:
 
     # Effects.
 
-    def admit(self, effect, prompt):
-        del prompt
-        number = self.register.admit(effect.id, effect.attempt, effect.worker)
-        uid, draw, sample = effect.id
-        told = uid, draw, sample, effect.attempt, effect.version, effect.is_resumed
-        self.admitted[effect.worker].append(Admitted(number, *told))
+    def admit(self, samples, prompt):
+        uid = None
+        for sample, attempt, worker, version, is_resumed in samples:
+            number = self.register.admit(sample, attempt, worker)
+            if sample[0] != uid:
+                uid = sample[0]
+                prompt(uid)
+            told = Admitted(number, *sample, attempt, version, is_resumed)
+            self.admitted[worker].append(told)
 
     def cancel(self, effect):
         known = self.register.find(effect.id, effect.attempt)
@@ -300,7 +303,7 @@ class Crew:
         self.hosts[effect.worker].gone.add(known.number)
 
     def forget(self, group):
-        self.register.end(group, self.args.samples)
+        self.register.end(group)
 
     def flush(self):
         """What hosts are told is turned, and they say that it has begun."""

@@ -6,7 +6,8 @@ Run `python -m tests.bench.ledger`; the pipeline needs 100,000.
 import time
 
 from jigsaw_jax.records import GroupId, SampleId
-from jigsaw_jax.schedule.ledger import Ledger, State
+from jigsaw_jax.schedule.ledger import Ledger
+from jigsaw_jax.schedule.states import State
 
 GROUPS = 20_000
 SAMPLES = 8

@@ -101,6 +101,15 @@ def reported(*events):
     )
 
 
+def told_one_by_one(effects):
+    """Effects, and in the place of admissions that come as one each of them."""
+    found = []
+    for effect in effects:
+        is_of_many = isinstance(effect, records.AdmitSamples)
+        found += effect.samples if is_of_many else [effect]
+    return found
+
+
 class FakeShell:
     """Carries out effects as tasks that `deliver` ends, in the caller's order."""
 
@@ -278,6 +287,7 @@ class FakeShell:
     # Effects.
 
     def _carry(self, effects) -> None:
+        effects = told_one_by_one(effects)
         for position, effect in enumerate(effects):
             self.trace.append(effect)
             assert self.finish is None

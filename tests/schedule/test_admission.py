@@ -23,7 +23,7 @@ def rule(name, width=1):
 def drain(choice, requests):
     taken = []
     while (order := choice.choose(requests)) is not None:
-        taken.append(requests.pop(order))
+        taken += requests.take(order)
     return [(int(s.uid[1:]), s.sample) for s in taken]
 
 
@@ -37,7 +37,7 @@ def test_a_retry_waits_behind_what_waits_already(name):
     requests = requests_of(1, 2)
     choice = rule(name, width=2)
     assert choice.choose(requests) == 1
-    first = requests.pop(1)
+    (first,) = requests.take(1)
     requests.add(1, [first])
     assert drain(choice, requests) == [(1, 1), (2, 0), (2, 1), (1, 0)]
 
@@ -93,7 +93,7 @@ def test_an_adaptive_frontier_admits_the_lowest_orders_up_to_its_limit():
     def admit():
         taken = []
         while (order := choice.choose(requests)) is not None:
-            taken.append((order, requests.pop(order).sample))
+            taken.append((order, requests.take(order)[0].sample))
             gap.entered()
         return taken
 
@@ -113,7 +113,7 @@ def test_an_adaptive_frontier_admits_the_lowest_orders_up_to_its_limit():
 @pytest.mark.parametrize("lengths", [None, Lengths()])
 def test_what_was_stopped_goes_on_before_anything_new(lengths):
     requests = requests_of(1, 2, lengths=lengths)
-    stopped = requests.pop(2)
+    (stopped,) = requests.take(2)
     assert requests.first() == 1
     requests.put_back(2, stopped)
     assert requests.first() == 2
@@ -123,8 +123,8 @@ def test_ranks_that_are_out_of_date_do_not_pile_up():
     requests = Requests()
     for order in range(2000):
         requests.add(order, [SampleId(f"p{order}", 0, i) for i in range(2)])
-        requests.pop(order)
-        requests.pop(order)
+        requests.take(order)
+        requests.take(order)
         requests.remove(order)
     assert requests.first() is None
     assert len(requests._ranked) < 200
@@ -157,7 +157,7 @@ def test_longest_first_probes_then_takes_the_unknown_then_the_longest():
 def test_a_finished_sibling_changes_when_a_request_enters():
     requests, lengths = longest_first({1: 10, 2: 20}, 1, 2, 3)
     assert rule("fifo").choose(requests) == 3
-    requests.pop(3)
+    requests.take(3)
     lengths.add("p3", 15)
     requests.rank(3)
     assert drain(rule("fifo"), requests) == [(2, 0), (2, 1), (3, 1), (1, 0), (1, 1)]
@@ -172,7 +172,7 @@ def test_another_epoch_of_a_prompt_is_found_although_its_rank_is_out_of_date():
     requests.rank(1)
     taken = []
     while (order := requests.first()) is not None:
-        taken.append(requests.pop(order).uid)
+        taken.append(requests.take(order)[0].uid)
     assert sorted(taken) == ["main/7/0", "main/7/1"]
 
 
@@ -184,7 +184,7 @@ def test_the_longest_of_a_frontier_goes_before_a_longer_one_outside():
 
 def test_what_is_put_back_goes_before_all_that_waits_in_its_order():
     requests = requests_of(1, 2)
-    first, second = requests.pop(1), requests.pop(1)
+    (first,), (second,) = requests.take(1), requests.take(1)
     requests.put_back(1, second)
     requests.put_back(1, first)
     assert drain(rule("fifo"), requests) == [(1, 0), (1, 1), (2, 0), (2, 1)]

@@ -12,7 +12,9 @@ from jigsaw_jax.schedule.groups import OpenGroup
 
 
 def group(order, num_tokens=1):
-    return OpenGroup(id=GroupId(f"p{order}", 0), order=order, tokens={0: num_tokens})
+    opened = OpenGroup(GroupId(f"p{order}", 0), order, 1)
+    opened.num_tokens = num_tokens
+    return opened
 
 
 @pytest.mark.parametrize(

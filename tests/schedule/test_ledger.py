@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from jigsaw_jax.records import GroupId, SampleId
-from jigsaw_jax.schedule.ledger import Ledger, LedgerError, State
+from jigsaw_jax.schedule.ledger import Ledger
+from jigsaw_jax.schedule.states import LedgerError, State
 
 GROUP = GroupId("p", 0)
 FIRST, SECOND = SampleId("p", 0, 0), SampleId("p", 0, 1)
@@ -74,14 +75,14 @@ def test_one_sample_never_enters_a_state_of_groups(to):
 def test_a_lost_attempt_is_queued_as_the_next_and_its_results_are_ignored(state):
     ledger = at(state)
     assert ledger.requeue(FIRST, 0)
-    assert (ledger.state(FIRST), ledger.attempt(FIRST)) == (State.QUEUED, 1)
-    assert ledger.failures(FIRST) == 1
+    assert (ledger.state(FIRST), ledger.find(FIRST)[1].attempt) == (State.QUEUED, 1)
+    assert ledger.find(FIRST)[1].failures == 1
     for to in PATH:
         assert not ledger.move(FIRST, 0, to)
     assert not ledger.requeue(FIRST, 0)
     assert ledger.move(FIRST, 1, State.ADMITTED)
     assert ledger.requeue(FIRST, 1, is_failure=False)
-    assert (ledger.attempt(FIRST), ledger.failures(FIRST)) == (2, 1)
+    assert (ledger.find(FIRST)[1].attempt, ledger.find(FIRST)[1].failures) == (2, 1)
 
 
 def test_a_scored_attempt_cannot_be_lost_and_a_queued_one_is_not_there_to_lose():
@@ -158,8 +159,8 @@ def test_after_a_crash_only_what_the_restored_weights_hold_is_committed():
         for index in range(2):
             sample = SampleId(group.uid, group.draw, index)
             assert restored.state(sample) is State.QUEUED
-            assert restored.attempt(sample) == 1
-            assert restored.failures(sample) == 0
+            assert restored.find(sample)[1].attempt == 1
+            assert restored.find(sample)[1].failures == 0
     # The rolled-back lease is gone too.
     assert restored.commit(9) == []
     assert restored.dropped_reasons() == {"attempts": 1}
@@ -331,7 +332,7 @@ class LedgerMachine(RuleBasedStateMachine):
             counts[state] += 1
             assert self.ledger.state(sample) is State(state)
             if state not in ("committed", "dropped"):
-                assert self.ledger.attempt(sample) == self.attempts[sample]
+                assert self.ledger.find(sample)[1].attempt == self.attempts[sample]
         assert self.ledger.counts() == counts
         assert dict(self.ledger.ended()) == self.ends
 

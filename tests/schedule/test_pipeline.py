@@ -15,6 +15,7 @@ from tests.schedule.fake_shell import (
     last,
     make,
     position,
+    told_one_by_one,
     trained_uids,
 )
 
@@ -186,15 +187,14 @@ def started(uids=("p0", "p1"), slots=6, **settings) -> Any:
 
 
 def finish(pipeline, sample, *, attempt=0, version=0):
-    return pipeline.apply(
-        records.SampleFinished(
-            now_s=0.0,
-            id=sample,
-            attempt=attempt,
-            num_tokens=1,
-            version_min=version,
-        )
+    event = records.SampleFinished(
+        now_s=0.0,
+        id=sample,
+        attempt=attempt,
+        num_tokens=1,
+        version_min=version,
     )
+    return told_one_by_one(pipeline.apply(event))
 
 
 def drive(pipeline, uid, values, *, draw=0):
@@ -223,9 +223,8 @@ def test_a_draw_that_fails_too_often_takes_its_group_along():
     sample = SampleId("p0", 0, 1)
 
     def fail(attempt):
-        return pipeline.apply(
-            records.SampleFailed(now_s=0.0, id=sample, attempt=attempt, reason="x")
-        )
+        event = records.SampleFailed(now_s=0.0, id=sample, attempt=attempt, reason="x")
+        return told_one_by_one(pipeline.apply(event))
 
     again = fail(0)
     assert again == [records.AdmitSample(id=sample, attempt=1, worker="a", version=0)]
@@ -241,7 +240,8 @@ def test_a_draw_that_fails_too_often_takes_its_group_along():
 def test_what_ran_on_a_lost_worker_runs_again_and_late_results_are_ignored():
     pipeline = started()
     pipeline.apply(records.WorkerLost(now_s=0.0, worker="a"))
-    effects = pipeline.apply(records.WorkerJoined(now_s=0.0, worker="b", slots=3))
+    joined = records.WorkerJoined(now_s=0.0, worker="b", slots=3)
+    effects = told_one_by_one(pipeline.apply(joined))
     assert [(e.attempt, e.worker) for e in effects] == [(1, "b")] * 3
     assert finish(pipeline, SampleId("p0", 0, 0)) == []
     assert pipeline.ledger_counts()["admitted"] == 3
@@ -264,13 +264,15 @@ def test_a_sample_lost_while_it_is_scored_runs_again_after_the_rest_has_finished
 
 def test_a_worker_that_joins_twice_has_lost_what_it_ran():
     pipeline = started()
-    effects = pipeline.apply(records.WorkerJoined(now_s=0.0, worker="a", slots=2))
+    joined = records.WorkerJoined(now_s=0.0, worker="a", slots=2)
+    effects = told_one_by_one(pipeline.apply(joined))
     assert [e.attempt for e in effects] == [1, 1]
 
 
 def test_samples_go_to_the_worker_with_most_free_slots():
     pipeline = started(slots=1)
-    effects = pipeline.apply(records.WorkerJoined(now_s=0.0, worker="b", slots=2))
+    joined = records.WorkerJoined(now_s=0.0, worker="b", slots=2)
+    effects = told_one_by_one(pipeline.apply(joined))
     assert [e.worker for e in effects] == ["b", "b"]
 
 

@@ -13,6 +13,7 @@ from tests.schedule.fake_shell import (
     last,
     make,
     position,
+    told_one_by_one,
     trained_uids,
 )
 
@@ -221,7 +222,7 @@ def test_what_a_slow_worker_let_fall_overdue_goes_to_another():
             )
         )
     # Both have four free slots then, and the slow one joined first.
-    found = shell.pipeline.apply(records.TimePassed(now_s=60.0))
+    found = told_one_by_one(shell.pipeline.apply(records.TimePassed(now_s=60.0)))
     again = [e for e in found if isinstance(e, records.AdmitSample)]
     assert [(e.worker, e.attempt) for e in again] == [("quick", 1)] * 4
 
@@ -234,7 +235,7 @@ def test_a_reward_that_never_answers_has_its_sample_drawn_again():
     counts = [e.attempt for e in effects(shell, records.AdmitSample) if e.id == sample]
     assert counts[0] == 0
     assert shell.pipeline.ledger_counts()["waiting_env"] == 0
-    again = shell.pipeline._ledger.attempt(sample)
+    again = shell.pipeline._ledger.find(sample)[1].attempt
     assert again == 1
 
 
@@ -336,7 +337,8 @@ def test_what_may_enter_enters_in_parts_in_the_same_order():
             parts.append(pipeline.apply(records.TimePassed(now_s=0.0)))
             patience_s.append(pipeline.patience_s)
         entered = [
-            [e.id for e in part if isinstance(e, records.AdmitSample)] for part in parts
+            [e.id for e in told_one_by_one(part) if isinstance(e, records.AdmitSample)]
+            for part in parts
         ]
         return entered, patience_s
 

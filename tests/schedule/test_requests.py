@@ -60,7 +60,7 @@ class RequestsMachine(RuleBasedStateMachine):
         if order is None:
             return
         entry = min(entry for entry in self.waiting if entry[1] == order)
-        assert self.requests.pop(order) == entry[2]
+        assert self.requests.take(order) == [entry[2]]
         self.waiting.remove(entry)
         self.begun.add(order)
 

@@ -58,7 +58,7 @@ class RoundsMachine(RuleBasedStateMachine):
             return
         opening = now.source.take(num)
         for uid, order in opening:
-            self.groups[order] = OpenGroup(id=GroupId(uid, 0), order=order)
+            self.groups[order] = OpenGroup(GroupId(uid, 0), order, 1)
         if opening:
             if self.rounds.opens_whole:
                 assert len(self.groups) <= R

@@ -9,10 +9,11 @@ import pytest
 from jigsaw_jax.records import StepUpdate
 from jigsaw_jax.schedule.admission import Fifo, FrontierAdaptive
 from jigsaw_jax.schedule.judging import Judging
-from jigsaw_jax.schedule.ledger import Ledger, State
+from jigsaw_jax.schedule.ledger import Ledger
 from jigsaw_jax.schedule.requests import Requests
 from jigsaw_jax.schedule.rounds import Rounds
 from jigsaw_jax.schedule.sampling import Sampling
+from jigsaw_jax.schedule.states import State
 from tests.simulation import vopr, vopr_plan
 from tests.simulation.vopr_plan import Fault
 from tests.simulation.vopr_world import World

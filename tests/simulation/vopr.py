@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from jigsaw_jax.schedule.ledger import LedgerError
+from jigsaw_jax.schedule.states import LedgerError
 from tests.simulation import vopr_plan
 from tests.simulation.vopr_checks import ViolationError
 from tests.simulation.vopr_plan import Fault

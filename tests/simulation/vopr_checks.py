@@ -12,6 +12,7 @@ from typing import Any
 
 from jigsaw_jax import records
 from jigsaw_jax.records import GroupId, SampleId
+from jigsaw_jax.schedule.groups import OpenGroup
 from jigsaw_jax.schedule.pipeline import Pipeline
 from tests.simulation.vopr_plan import Episode
 
@@ -131,9 +132,10 @@ class Checks:
         ledger: Any = pipeline._ledger
         open_group = ledger.open
 
-        def opened(group: GroupId) -> None:
-            open_group(group)
+        def opened(group: GroupId, order: int = -1) -> OpenGroup:
+            found = open_group(group, order)
             self._opened(group)
+            return found
 
         ledger.open = opened
 
@@ -143,9 +145,9 @@ class Checks:
         self._version = self._sent = pipeline.version
         require(pipeline.updates_done == len(self._trained), "resume", "updates")
         ledger: Any = pipeline._ledger
-        for group, entry in ledger._open.items():
-            for index, failures in enumerate(entry.failures):
-                self._failures[SampleId(group.uid, group.draw, index)] = failures
+        for entry in ledger._open.values():
+            for member in entry.members:
+                self._failures[member.id] = member.failures
         want = {g: "committed" for groups in self._trained for g in groups}
         require(pipeline.ended() == want | dict(self._dropped), "ledger", "resume")
 
@@ -601,10 +603,11 @@ class Checks:
         pipeline: Any = self._pipeline
         settings = self._settings
         counted: collections.Counter[str] = collections.Counter()
-        for group, entry in pipeline._ledger._open.items():
-            for index, state in enumerate(entry.states):
-                counted[state.value] += 1
-                self._check_sample(SampleId(group.uid, group.draw, index), state.value)
+        for entry in pipeline._ledger._open.values():
+            for sample in entry.samples:
+                state = pipeline._ledger.state(sample).value
+                counted[state] += 1
+                self._check_sample(sample, state)
         counts = pipeline.ledger_counts()
         for state in set(counts) - {"committed", "dropped"}:
             require(counts[state] == counted[state], "ledger", f"{state} is miscounted")
@@ -631,7 +634,6 @@ class Checks:
         sampling = pipeline._sampling
         for queue in (
             sampling._requests._ranked,
-            sampling._deadlines._ends,
             sampling._slots._roomy,
             pipeline._judging._in_order,
         ):

@@ -17,7 +17,7 @@ from jigsaw_jax import records
 from jigsaw_jax.records import SampleId
 from jigsaw_jax.schedule.batching import ON_SAMPLES
 from jigsaw_jax.schedule.pipeline import Pipeline
-from tests.schedule.fake_shell import reported
+from tests.schedule.fake_shell import reported, told_one_by_one
 from tests.simulation import vopr_plan
 from tests.simulation.vopr_checks import Checks, require
 from tests.simulation.vopr_plan import Fault
@@ -298,7 +298,7 @@ class World:
         self._carry(effects)
 
     def _carry(self, effects: list[records.Effect]) -> None:
-        for effect in effects:
+        for effect in told_one_by_one(effects):
             self.checks.effect(effect)
             _CARRIERS[type(effect)](self, effect)
         # A snapshot holds all that its call of `apply` did, drops behind it included.

@@ -146,23 +146,32 @@ class ClusterCrew:
         with self._roster.lock:
             self._fleet.flush()
 
-    def admit(self, effect: records.AdmitSample, prompt: Prompt) -> None:
-        """Start a sample; one that was stopped elsewhere begins anew, as the same."""
+    def admit(
+        self, samples: Sequence[records.AdmitSample], prompt: Callable[[str], Prompt]
+    ) -> None:
+        """Start samples; one that was stopped elsewhere begins anew, as the same."""
         with self._roster.lock:
-            hand = self._roster.find(effect.worker)
-            if hand is None:
-                # Its loss is on its way to the pipeline, which then sends it again.
-                return
-            is_resumed = effect.is_resumed
-            if is_resumed:
-                known = self._register.find(effect.id, effect.attempt)
-                if known is not None and known.worker != hand.worker:
-                    self._cancel(effect.id, effect.attempt, known.worker)
-                    is_resumed = False
-            number = self._register.admit(effect.id, effect.attempt, hand.worker)
-            told = effect.attempt, effect.version, is_resumed
-            row = Admitted(number, effect.id.uid, *effect.id[1:], *told)
-            hand.admit(row, self._letters.write(prompt))
+            hands = {one: self._roster.find(one) for one in {s.worker for s in samples}}
+            uid, text = None, ""
+            for sample, attempt, worker, version, is_resumed in samples:
+                hand = hands[worker]
+                if hand is None:
+                    # Its loss is on its way to the pipeline, which then sends it again.
+                    continue
+                is_kept = is_resumed and self._is_kept(sample, attempt, worker)
+                number = self._register.admit(sample, attempt, worker)
+                if sample[0] != uid:
+                    uid = sample[0]
+                    text = self._letters.write(prompt(uid))
+                hand.admit(Admitted(number, *sample, attempt, version, is_kept), text)
+
+    def _is_kept(self, sample_id: SampleId, attempt: int, worker: str) -> bool:
+        """Whether a sample can go on there; where another worker has it, it can't."""
+        known = self._register.find(sample_id, attempt)
+        if known is None or known.worker == worker:
+            return True
+        self._cancel(sample_id, attempt, known.worker)
+        return False
 
     def cancel(self, effect: records.CancelSample) -> None:
         """Stop an attempt."""
@@ -290,7 +299,7 @@ class ClusterCrew:
     def forget(self, group: GroupId) -> None:
         """Its samples are asked for no more."""
         with self._roster.lock:
-            self._register.end(group, self._train.pipeline.samples_per_group)
+            self._register.end(group)
             self._letters.forget(group.uid)
 
     @property

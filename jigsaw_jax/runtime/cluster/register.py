@@ -41,23 +41,30 @@ class Register:
     """
 
     def __init__(self) -> None:
-        # By uid, draw and index, which a sample's identity equals.
-        self._known: dict[tuple[str, int, int], Known] = {}
+        # By uid and draw, which a part of a sample's identity equals, and by index.
+        self._groups: dict[tuple[str, int], list[Known | None]] = {}
+        # In the order of admission.
         self._numbers: dict[int, Known] = {}
         self._number = 0
         self.num_ignored = 0
 
     def admit(self, sample: SampleId, attempt: int, worker: str) -> int:
         """The worker has it from now on; returns the number that it is to say."""
-        self.drop(sample)
-        self._number += 1
-        known = Known(sample, attempt, worker, self._number)
-        self._known[sample] = self._numbers[known.number] = known
-        return known.number
+        key, index = sample[:2], sample[2]
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = []
+        while len(group) <= index:
+            group.append(None)
+        self._forget(group[index])
+        self._number = number = self._number + 1
+        group[index] = self._numbers[number] = Known(sample, attempt, worker, number)
+        return number
 
     def find(self, sample: SampleId, attempt: int) -> Known | None:
         """What is known of this very attempt."""
-        known = self._known.get(sample)
+        group = self._groups.get(sample[:2], ())
+        known = group[sample.sample] if sample.sample < len(group) else None
         return known if known is not None and known.attempt == attempt else None
 
     def from_worker(self, number: int, worker: str) -> Known | None:
@@ -74,16 +81,19 @@ class Register:
 
     def drop(self, sample: SampleId) -> None:
         """It has no attempt any more."""
-        known = self._known.pop(sample, None)
+        group = self._groups.get(sample[:2], [])
+        if sample.sample < len(group):
+            self._forget(group[sample.sample])
+            group[sample.sample] = None
+
+    def end(self, group: GroupId) -> None:
+        """None of the group's samples has."""
+        for known in self._groups.pop(group, ()):
+            self._forget(known)
+
+    def _forget(self, known: Known | None) -> None:
         if known is not None:
             del self._numbers[known.number]
-
-    def end(self, group: GroupId, size: int) -> None:
-        """None of the group's samples has."""
-        for index in range(size):
-            known = self._known.pop((group.uid, group.draw, index), None)
-            if known is not None:
-                del self._numbers[known.number]
 
     def lost_with(self, worker: str) -> Sequence[tuple[SampleId, int]]:
         """Attempts whose slot is free and that can't go on without this worker.
@@ -93,7 +103,7 @@ class Register:
         """
         return [
             (known.id, known.attempt)
-            for known in self._known.values()
+            for known in self._numbers.values()
             if known.worker == worker
             and (known.is_paused or (known.is_finished and known.score is None))
         ]

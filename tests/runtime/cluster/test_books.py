@@ -357,7 +357,7 @@ def test_what_is_lost_with_a_worker_is_what_holds_no_slot_and_has_no_score():
     paused.is_paused = True
     dropped.is_finished = True
     register.drop(ids[4])
-    register.end(GroupId("v", 0), 2)
+    register.end(GroupId("v", 0))
     assert not running.is_finished
     assert register.lost_with("a/1") == [(ids[1], 0), (ids[3], 0)]
     assert register.from_worker(ended, "b/1") is None

@@ -156,7 +156,7 @@ class Both:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@settings(max_examples=3, deadline=None, derandomize=True, database=None)
+@settings(max_examples=8, deadline=None, derandomize=True, database=None)
 @given(
     seed=st.integers(0, 2**32),
     asks_scores=st.booleans(),

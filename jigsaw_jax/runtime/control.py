@@ -12,7 +12,7 @@ import contextlib
 import os
 import pathlib
 import queue
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from jigsaw_jax import records
@@ -20,12 +20,13 @@ from jigsaw_jax.records import Effect, Event, Sample, SampleId, Score
 from jigsaw_jax.runtime import collector
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.crew import ClusterLostError, Crew, CrewLostError, Gather
+from jigsaw_jax.runtime.errands import Errands
 from jigsaw_jax.runtime.evaluation import (
     EvaluationScored,
     completion_pieces,
     completion_text,
 )
-from jigsaw_jax.runtime.inputs import prompts_again
+from jigsaw_jax.runtime.inputs import prompts_again, read_in_parts
 from jigsaw_jax.runtime.payloads import Payloads
 from jigsaw_jax.runtime.progress import Progress
 from jigsaw_jax.runtime.record import Record
@@ -66,6 +67,7 @@ class Control:
         self._holds_state = holds_state
         self._clock = Clock()
         self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._errands = Errands(lambda errands: self._events.put(errands))
         self._progress = Progress(train.updates, self._clock)
         self._payloads = Payloads(train.pipeline.samples_per_group)
         self._record = Record(
@@ -106,16 +108,13 @@ class Control:
           CrewLostError: the learner is gone; the last commit stands.
           ClusterLostError: so is all else.
         """
-        is_whole = False
         if is_stopping:
             self._stops = 1
             self._events.put(records.StopRequested(now_s=self._clock.now_s()))
-        try:
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(self._record.abandon)
             code = self._run()
-            is_whole = True
-        finally:
-            if not is_whole:
-                self._record.abandon()
+            on_error.pop_all()
         return code
 
     def _run(self) -> int:
@@ -181,7 +180,9 @@ class Control:
             if isinstance(first.error, (StoreError, CrewLostError, ClusterLostError)):
                 raise first.error
             raise RuntimeError(f"the {first.thread} thread failed") from first.error
-        if isinstance(first, EvaluationScored):
+        if first is self._errands:
+            self._errands.go_on()
+        elif isinstance(first, EvaluationScored):
             self._log_evaluation(first)
         elif type(first) in ON_SAMPLES:
             self._record.started(items)
@@ -216,22 +217,23 @@ class Control:
             _CARRIERS[type(effect)](self, effect)
 
     def _request_prompts(self, effect: records.RequestPrompts) -> None:
+        self._errands.add(self._read_prompts(effect.num))
+
+    def _read_prompts(self, num: int) -> Iterator[None]:
+        # One request is answered after the other, so this is where the last one ended.
         first = self._crew.pipeline.next_prompt_index
-        source = self._crew.source
-        prompts = [source.prompt(first + i) for i in range(effect.num)]
-        self._payloads.add_prompts(prompts)
-        uids = tuple(prompt.uid for prompt in prompts)
-        self._apply(records.PromptsOffered(now_s=self._clock.now_s(), uids=uids))
+        uids: list[str] = []
+        for prompts in read_in_parts(self._crew.source, first, num):
+            self._payloads.add_prompts(prompts)
+            uids += [prompt.uid for prompt in prompts]
+            if len(uids) < num:
+                yield
+        now_s = self._clock.now_s()
+        self._apply(records.PromptsOffered(now_s=now_s, uids=tuple(uids)))
 
     def _admit_sample(self, effect: records.AdmitSample) -> None:
         self._record.admitted()
         self._crew.admit(effect, self._payloads.prompt(effect.id.uid))
-
-    def _cancel_sample(self, effect: records.CancelSample) -> None:
-        self._crew.cancel(effect)
-
-    def _pause_sample(self, effect: records.PauseSample) -> None:
-        self._crew.pause(effect)
 
     def _score_sample(self, effect: records.ScoreSample) -> None:
         sample = self._payloads.sample(effect.id, effect.attempt)
@@ -255,12 +257,9 @@ class Control:
         ]
         self._record.handed(effect.update, groups, self._clock.now_s())
         self._crew.accumulate(groups, effect.update)
-
-    def _step_update(self, effect: records.StepUpdate) -> None:
-        self._crew.step(effect)
-
-    def _publish_version(self, effect: records.PublishVersion) -> None:
-        self._crew.publish(effect.version)
+        # They are the learner's now; where it is lost, the checkpoint has their uids.
+        for group_id in effect.groups:
+            self._free(group_id)
 
     def _report_publish(self, version: int, start_s: float, end_s: float) -> None:
         self._publish_started_s[version] = start_s
@@ -293,7 +292,7 @@ class Control:
         self, event: records.UpdateStepped, standing: dict[str, int]
     ) -> None:
         crew = self._crew
-        record, groups = self._record.stepped(
+        record = self._record.stepped(
             event,
             standing | {"reward/timeouts": crew.num_timeouts},
             pipeline=crew.pipeline,
@@ -304,8 +303,7 @@ class Control:
             whole=crew.whole,
         )
         self._progress.show(record)
-        for group in groups:
-            self._free(group.id)
+        self._errands.add(self._record.let_go())
 
     def _spell(self, sample: Sample) -> tuple[str, list[str]]:
         tokenizer = self._crew.tokenizer
@@ -388,12 +386,12 @@ class Control:
 _CARRIERS: dict[type[Effect], Callable[[Control, Any], None]] = {
     records.RequestPrompts: Control._request_prompts,
     records.AdmitSample: Control._admit_sample,
-    records.CancelSample: Control._cancel_sample,
-    records.PauseSample: Control._pause_sample,
+    records.CancelSample: lambda control, told: control._crew.cancel(told),
+    records.PauseSample: lambda control, told: control._crew.pause(told),
     records.ScoreSample: Control._score_sample,
     records.AccumulateGroups: Control._accumulate_groups,
-    records.StepUpdate: Control._step_update,
-    records.PublishVersion: Control._publish_version,
+    records.StepUpdate: lambda control, told: control._crew.step(told),
+    records.PublishVersion: lambda control, told: control._crew.publish(told.version),
     records.WriteCheckpoint: Control._save,
     records.DropGroup: Control._drop_group,
     records.Finish: Control._finish,

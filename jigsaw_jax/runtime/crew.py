@@ -118,7 +118,7 @@ class Crew(Protocol):
         ...
 
     def forget(self, group: GroupId) -> None:
-        """The group has ended and will not be asked for again."""
+        """The group is the learner's, or dropped: nothing more is asked of it."""
         ...
 
     @property

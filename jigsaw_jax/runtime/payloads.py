@@ -1,4 +1,4 @@
-"""Prompts, completions and scores by identity, from arrival until the group ends."""
+"""Prompts, completions and scores by identity, from arrival until they are freed."""
 
 import dataclasses
 import threading
@@ -107,7 +107,7 @@ class Payloads:
             return opened is not None and len(opened.scored) == self._samples_per_group
 
     def free(self, group_id: GroupId, *, keep_prompt: bool = False) -> None:
-        """Forget a group that has ended; another draw may still need the prompt."""
+        """Forget a group; another draw may still need the prompt."""
         with self._lock:
             self._groups.pop(group_id, None)
             if not keep_prompt:

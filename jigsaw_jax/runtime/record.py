@@ -4,7 +4,7 @@ import collections
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jigsaw_jax.records import (
@@ -30,6 +30,9 @@ from jigsaw_jax.store.metrics import MetricsLog
 from jigsaw_jax.store.rollouts import Logged, RolloutLog, rollout_rows
 from jigsaw_jax.store.run_dir import RunDir
 from jigsaw_jax.train.metrics import OPTIONAL
+
+# Groups at a time, in some 1 ms.
+LET_GO_MAX = 128
 
 
 class Record:
@@ -89,10 +92,15 @@ class Record:
         self._metrics = MetricsLog(
             self._dir.metrics,
             tensorboard=self._dir.tensorboard if train.store.tensorboard else None,
+            on_failed=fail,
         )
         self._rollouts = RolloutLog(self._dir.rollouts, on_failed=fail)
         self._evaluations = EvaluationLog(self._dir.evaluations)
         self._tally = Tally(saved.get("tally", {}))
+        # By update; and those dropped since the last one.
+        self._handed: dict[int, list[Group]] = collections.defaultdict(list)
+        self._dropped: list[Logged] = []
+        self._ended: list[Group] = []
         self.control_s = 0.0
 
     @property
@@ -131,10 +139,12 @@ class Record:
     def handed(self, update: int, groups: Sequence[Group], now_s: float) -> None:
         """Groups were handed to the learner for an update."""
         self._tally.handed(update, groups, now_s)
+        self._handed[update] += groups
 
     def dropped(self, group: Group, reason: str) -> None:
         """A scored group ended untrained."""
-        self._tally.dropped(group, reason)
+        self._tally.dropped(group)
+        self._dropped.append(Logged(group, dropped=reason))
 
     def published(self, version: int, start_s: float, end_s: float) -> None:
         """A version reached the sampler."""
@@ -160,7 +170,7 @@ class Record:
         learner_busy: collections.deque[tuple[float, float]],
         sampler_busy: collections.deque[tuple[float, float, int]],
         whole: Callable[[Group], Group],
-    ) -> tuple[dict[str, Any], list[Group]]:
+    ) -> dict[str, Any]:
         """Log an update.
 
         Args:
@@ -174,9 +184,9 @@ class Record:
           whole: a group with its completions, called where they are written.
 
         Returns:
-          The update's record and the groups that it trained.
+          The update's record.
         """
-        groups, dropped, record = self._tally.stepped(
+        record = self._tally.stepped(
             event, learner_busy, sampler_busy, staleness=pipeline.staleness
         )
         self._tally.first_step(event.now_s, process_age_s())
@@ -191,13 +201,24 @@ class Record:
         }
         self._tally.mismatch(record.get("mismatch/logprob_abs_max"))
         self._metrics.record(event.update, record)
+        groups = self._handed.pop(event.update)
+        self._ended += groups
+        dropped, self._dropped = self._dropped, []
         if event.update % self._train.store.rollouts_every == 0:
             logged = [
                 Logged(group, advantages=advantages.get(group.id)) for group in groups
             ]
-            logged += [Logged(group, dropped=reason) for group, reason in dropped]
-            self._write_rollouts(event.update, logged, whole)
-        return {"update": event.update, **record}, groups
+            self._write_rollouts(event.update, logged + dropped, whole)
+        return {"update": event.update, **record}
+
+    def let_go(self) -> Iterator[None]:
+        """Let go the groups of the last update, yielding between parts of them.
+
+        A completion goes with its group, so not before the update has stepped.
+        """
+        while self._ended:
+            del self._ended[-LET_GO_MAX:]
+            yield
 
     def _write_rollouts(
         self,
@@ -263,9 +284,9 @@ class Record:
     ) -> None:
         """Write summary.json and close every file."""
         # Where nothing could train, what was dropped is all that there is to see.
-        if dropped := self._tally.take_dropped():
-            logged = [Logged(group, dropped=reason) for group, reason in dropped]
-            self._write_rollouts(pipeline.updates_done, logged, whole, is_trained=False)
+        if dropped := self._dropped:
+            done = pipeline.updates_done
+            self._write_rollouts(done, dropped, whole, is_trained=False)
         self.vault.close()
         self._rollouts.close()
         self._metrics.close()

@@ -49,7 +49,7 @@ PARTS = {
     "reports": "who has which attempt, and what is told of it",
     "payloads": "completions and scores kept",
     "prompts": "problems read",
-    "updates": "an update's record",
+    "updates": "an update's record, and its groups let go",
     "threads": "logs encoded and written",
 }
 
@@ -82,7 +82,13 @@ def main() -> int:
         holds_state=False,
     )
     control._events = crew.feed
-    metered(control, "_log_update", meter, "updates")
+    for where, name in (
+        (control, "_log_update"),
+        (control, "_free"),
+        (control._record, "handed"),
+        (control._errands, "go_on"),
+    ):
+        metered(where, name, meter, "updates")
     profile = cProfile.Profile()
     assert profile.runcall(control.run) == 0 if args.profile else control.run() == 0
     if args.profile:

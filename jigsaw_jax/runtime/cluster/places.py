@@ -143,17 +143,15 @@ class Stock:
 
 
 def message(groups: Iterable[Group], letters: Letters) -> list[Any]:
-    """Groups as a command names them."""
-    return [
-        [
-            group.id,
-            group.order,
-            letters.write(group.prompt),
-            wire.columns(sample.held.key for sample in group.samples),
-            wire.columns((s.value, s.parts, s.failure) for s in group.scores),
-        ]
-        for group in groups
-    ]
+    """Groups as a command names them; their prompts are named for the last time."""
+    told = []
+    for group in groups:
+        keys = wire.columns(sample.held.key for sample in group.samples)
+        scores = wire.columns((s.value, s.parts, s.failure) for s in group.scores)
+        prompt = letters.write(group.prompt)
+        letters.forget(group.prompt.uid)
+        told.append([group.id, group.order, prompt, keys, scores])
+    return told
 
 
 def fetch(groups: Any, shelf: Shelf, within_s: float) -> list[Group]:

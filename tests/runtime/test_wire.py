@@ -128,9 +128,7 @@ def test_numbers_that_json_has_not_come_back():
 
 def test_a_surrogate_that_stands_alone_is_spelled_out_and_ends_nothing():
     sent = {"why": ["no such file: \udcff", 1]}
-    assert wire.from_bytes(wire.to_bytes(sent)) == {
-        "why": ["no such file: \\udcff", 1]
-    }
+    assert wire.from_bytes(wire.to_bytes(sent)) == {"why": ["no such file: \\udcff", 1]}
 
 
 @pytest.mark.parametrize("value", [object(), 1j, np.zeros(2)])

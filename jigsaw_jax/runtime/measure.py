@@ -7,7 +7,7 @@ group or, for a group that was dropped, the next one.
 import collections
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 
 from jigsaw_jax.records import Group
 from jigsaw_jax.store.summary import clipped, union, union_s
@@ -96,18 +96,17 @@ class Completions:
             "reward/mean": mean(rewards),
             "reward/std": std(rewards),
             **{f"reward/{name}": mean(values) for name, values in parts.items()},
-            "completion/length_mean": mean(self._lengths),
+            "completion/length_mean": _share(self.num_tokens, self._lengths),
             "completion/length_max": float(max(self._lengths, default=0)),
-            "completion/truncated_ratio": mean(self._truncated),
+            "completion/truncated_ratio": _share(sum(self._truncated), self._truncated),
             "reward/missing": float(len(self._rewards) - len(rewards)),
-            "group/zero_variance_ratio": mean(self._is_equal),
+            "group/zero_variance_ratio": _share(sum(self._is_equal), self._is_equal),
         }
 
 
 def is_zero_variance(rewards: Iterable[float | None]) -> bool:
     """Whether all rewards that are there are equal: the group teaches nothing."""
-    values = _there(rewards)
-    return not values or max(values) == min(values)
+    return len(set(rewards) - {None}) <= 1
 
 
 def time_metrics(window: Window, *, trained_tokens: int) -> dict[str, float]:
@@ -123,15 +122,19 @@ def time_metrics(window: Window, *, trained_tokens: int) -> dict[str, float]:
     }
 
 
-def mean(values: Sequence[float | int]) -> float:
+def mean(values: Sequence[float]) -> float:
     """Arithmetic mean; NaN of nothing."""
-    return math.fsum(values) / len(values) if values else math.nan
+    return _share(math.fsum(values), values)
 
 
 def std(values: Sequence[float]) -> float:
     """Population standard deviation; NaN of nothing."""
     center = mean(values)
     return math.sqrt(mean([(off := value - center) * off for value in values]))
+
+
+def _share(total: float | int, values: Sized) -> float:
+    return total / len(values) if values else math.nan
 
 
 def _there(values: Iterable[float | None]) -> list[float]:

@@ -254,15 +254,10 @@ class LearnerDuty:
         if not self._peers.leads:
             return
         self._say_passed_over()
-        trained, refs = offers.plain(offer)
-        num, frozen = len(refs), None
-        if still is not None:
-            frozen, frozen_refs = offers.plain(still)
-            refs = [*refs, *frozen_refs]
-        run, depot = self._run, list(self._depot.address)
-        self._outbox.post(
-            "weights", version, run, start_s, depot, trained, num, frozen, refs=refs
-        )
+        frozen = None if still is None else offers.put(still)
+        self._outbox.newest.put(version, offers.put(offer), frozen)
+        depot = list(self._depot.address)
+        self._outbox.post("weights", version, self._run, start_s, depot)
 
     def _say_passed_over(self) -> None:
         """By which carriers weights can't go, where that is news."""
@@ -285,10 +280,11 @@ class LearnerDuty:
     def _merged(self, offer: Offer) -> Offer:
         if self._peers.is_alone:
             return offer
-        others = self._exchange.collect("offer", *offers.plain(offer))
+        own = [] if self._peers.leads else [offers.put(offer)]
+        others = self._exchange.collect("offer", None, own)
         if others is None:
             return offer
-        return merge([offer, *(offers.read(value, refs) for value, refs in others)])
+        return merge([offer, *(offers.get(ref) for _, (ref,) in others)])
 
     def _save(self, updates: int, record: dict[str, Any], is_final: bool) -> None:
         def write(state: Any, written: Callable[[], None]) -> None:

@@ -1,7 +1,6 @@
-"""Offers of weights on the wire: plain values, and references to the objects beside."""
+"""Offers of weights between processes: objects of Ray's, and word that there is one."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -19,7 +18,7 @@ from jigsaw_jax.types import Params
 
 # What a carrier may take for one version.
 WITHIN_S = 120.0
-FORM = "offer-2"
+FORM = "offer-3"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,60 +28,65 @@ class Weights:
     version: its number.
     run: id of the life of the learner that sends it.
     start_s: when it was begun.
-    depot: address of that learner's, for completions.
-    trained: offer of what trains, plain.
-    trained_refs: objects that it names.
-    frozen: offer of what never changes, for samplers that have none yet; None where the
-        one before still holds.
-    frozen_refs: objects that it names.
+    learner: Ray's name of that learner, whom samplers ask for the offers.
+    depot: address of its depot, for completions.
     """
 
     version: int
     run: str
     start_s: float
+    learner: str
     depot: Address
-    trained: Any
-    trained_refs: list[Any]
-    frozen: Any
-    frozen_refs: list[Any]
 
 
-def plain(offer: Offer) -> tuple[Any, list[Any]]:
-    """An offer as plain values, and the objects that it names.
-
-    Manifest and tickets are an object themselves: they grow with leaves and hosts, and
-    the controller, through which this goes to every sampler, has no use for them.
+def put(offer: Offer) -> Any:
+    """An offer as one object: it grows with leaves and hosts, and goes to many.
 
     Args:
       offer: what a sender made.
 
     Returns:
-      The version of the form, and the one object.
+      Its reference; the objects that the offer names stay as long as this one.
     """
     tickets = [[key, *ticket] for key, ticket in offer.tickets.items()]
-    return FORM, [ray.put([offer.manifest, tickets])]
+    return ray.put([FORM, offer.manifest, tickets])
 
 
-def read(value: Any, refs: Sequence[Any]) -> Offer:
-    """The offer that `plain` wrote; its manifest is checked by who receives it.
+def get(ref: Any) -> Offer:
+    """The offer that `put` put.
 
     Args:
-      value: of `plain`.
-      refs: of `plain`.
+      ref: of `put`.
 
     Returns:
       The offer.
 
     Raises:
       CarrierError: it is gone with its host.
-      WireError: it is not what `plain` made.
+      WireError: it is not what `put` made.
     """
-    if value != FORM or len(refs) != 1:
-        raise wire.WireError(f"an offer must be of form {FORM}, got {value!r}")
     try:
-        manifest, tickets = wire.read_list(ray.get(refs[0], timeout=WITHIN_S), 2)
+        value = ray.get(ref, timeout=WITHIN_S)
     except RayError as error:
         raise CarrierError(f"Ray lost an offer: {error}") from error
+    return parse(value)
+
+
+def parse(value: Any) -> Offer:
+    """An offer from what `put` put; its manifest is checked by who receives it.
+
+    Args:
+      value: the object.
+
+    Returns:
+      The offer.
+
+    Raises:
+      WireError: it is not what `put` made.
+    """
+    form, manifest, tickets = wire.read_list(value, 3)
+    if form != FORM:
+        raise wire.WireError(f"an offer must be of form {FORM}, got {form!r}")
     found = {}
     for entry in wire.read_list(tickets):
         key, carrier, ticket = wire.read_list(entry, 3)

@@ -62,6 +62,8 @@ class LearnerDuty:
 
     # The carriers that the last version could not go by.
     _passed_over: tuple[str, ...] = ()
+    # That was sent last.
+    _version = -1
 
     def __init__(
         self,
@@ -236,7 +238,7 @@ class LearnerDuty:
 
     def _send(self, params: Any, version: int, is_first: bool = False) -> None:
         start_s = self._clock.now_s()
-        self._published = params
+        self._published, self._version = params, version
         offer = self._sender.publish(params, version, within_s=offers.WITHIN_S)
         still = None
         if is_first:
@@ -268,6 +270,9 @@ class LearnerDuty:
         self._passed_over = names
 
     def _again(self, version: int) -> None:
+        if version != self._version:
+            # A newer one is on its way, and would go by the old one's number.
+            return
         last, tries = self._tries
         self._tries = version, 1 + (tries if version == last else 0)
         # What is frozen may have been what did not arrive.

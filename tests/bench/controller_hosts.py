@@ -4,16 +4,15 @@ An actor of Ray holds several hosts. A sampler takes the commands of the control
 a line of its own, says of them what a worker would say, and lets the oldest of its
 samples finish at a steady rate; each completion has the same bytes and goes to the
 learner's depot, as `Porter` sends them. One thread does that for all samplers of a
-process, with texts in the place of `Outbox`: what a sampler's own host computes is not
-measured, and shares cores with the controller here. For weights each asks the learner's
-actor, as a worker does. The learner has the real parts.
+process, in the place of `Outbox`: what a sampler's own host computes is not measured,
+and shares cores with the controller here. For weights each asks the learner's actor, as
+a worker does. The learner has the real parts.
 """
 
 import collections
 import concurrent.futures
 import dataclasses
 import gc
-import json
 import os
 import queue
 import selectors
@@ -49,7 +48,8 @@ DIAL_S = 60.0
 ANSWER_S = 60.0
 # That ask for weights at a time, in a process.
 ASKING = 4
-FORMS = json.dumps([["decode", "active", "tokens", "worker"]])
+FORMS = [["decode", "active", "tokens", "worker"]]
+FACTS = {"compilations": 0, "timeouts": 0}
 
 
 def failed(thread: ThreadFailed) -> None:
@@ -110,13 +110,13 @@ class Sampler:
         self.due, self.last_s, self.decoded_s = 0.0, 0.0, 0.0
         self.credit, self.sent_s, self.waits_s = 0, time.monotonic(), (1.0, 0.0)
         self.first_s: float | None = None
-        self.said: list[str] = []
+        self.said: list[Any] = []
         self.rows: dict[str, list[Any]] = {kind: [] for kind in tables.ROWS}
         # Far from the controller, whose clock then has to be lined up with its own.
-        self.say(f'["hello",0,"host-{rank}","elsewhere"]', time.monotonic())
+        self.say(["hello", 0, f"host-{rank}", "elsewhere"], time.monotonic())
 
-    def say(self, text: str, now_s: float) -> None:
-        self.said.append(text)
+    def say(self, message: list[Any], now_s: float) -> None:
+        self.said.append(message)
         self.first_s = self.first_s or now_s
 
     def tell(self, now_s: float, kind: str, *row: Any) -> None:
@@ -152,12 +152,12 @@ class Sampler:
 
     def loaded(self, version) -> None:
         self.version, now_s = version, time.monotonic()
-        self.say(f'["loaded",{version},{now_s}]', now_s)
+        self.say(["loaded", version, now_s], now_s)
 
     def admit(self, values) -> None:
         now_s = time.monotonic()
         self.last_s = self.last_s or now_s
-        for number, _, _, index, *_ in zip(*values[0], strict=True):
+        for number, _, _, index, *_ in values[0]:
             self.running.append((number, index, now_s))
             self.tell(now_s, "started", number, now_s)
 
@@ -171,8 +171,8 @@ class Sampler:
             self.finish(min(int(self.due), len(self.running)), now_s)
             self.due -= int(self.due)
             if now_s - self.decoded_s > DECODE_S:
-                told = f"{self.decoded_s},{now_s},{len(self.running)},100"
-                self.said.append(f'["interval",0,"sampler",{told},"w"]')
+                told = self.decoded_s, now_s, len(self.running), 100
+                self.said.append(["interval", 0, "sampler", *told, "w"])
                 self.decoded_s = now_s
         if self.credit:
             timeout_s, linger_s = self.waits_s
@@ -201,15 +201,18 @@ class Sampler:
             self.tell(now_s, "scored", number, *score)
 
     def send(self, now_s: float) -> None:
-        told = tables.columns({kind: rows for kind, rows in self.rows.items() if rows})
+        told = {kind: rows for kind, rows in self.rows.items() if rows}
         if told:
-            self.said.append(wire.to_text(["samples", told]))
-        head = (
-            f'{{"epoch":{self.epoch},"now_s":{now_s},'
-            f'"facts":{{"compilations":0,"timeouts":0}},"items":[{",".join(self.said)}],'
-            f'"forms":{FORMS},"named":0}}'
-        )
-        self.line.send(head.encode())
+            self.said.append(["samples", told])
+        head = {
+            "epoch": self.epoch,
+            "now_s": now_s,
+            "facts": FACTS,
+            "items": self.said,
+            "forms": FORMS,
+            "named": 0,
+        }
+        self.line.send(wire.to_bytes(head))
         self.said, self.first_s, self.sent_s = [], None, now_s
         self.credit -= 1
         self.rows = {kind: [] for kind in tables.ROWS}

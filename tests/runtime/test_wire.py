@@ -92,7 +92,7 @@ def test_bytes_that_are_no_completion_are_refused(data):
 
 
 def test_a_count_that_no_column_has_is_refused():
-    head = b'["u",0,0,0,"stop",[[true,-1]],0]'
+    head = wire.to_bytes(["u", 0, 0, 0, "stop", [[True, -1]], 0])
     with pytest.raises(wire.WireError):
         wire.read_sample(b"JGS1" + struct.pack("<I", len(head)) + head)
 
@@ -106,15 +106,49 @@ def test_a_count_that_no_column_has_is_refused():
         make_train(),
     ],
 )
-def test_records_and_settings_come_back_through_json(record):
-    plain = wire.from_bytes(wire.to_bytes(wire.plain(record)))
-    assert wire.read(type(record), plain) == record
+def test_records_and_settings_come_back_through_bytes_and_text(record):
+    plain = wire.plain(record)
+    for told in (
+        wire.from_bytes(wire.to_bytes(plain)),
+        wire.from_text(wire.to_text(plain)),
+    ):
+        assert wire.read(type(record), told) == record
 
 
 def test_a_whole_number_where_either_fits_stays_one():
     assert type(wire.read(float | int, 3)) is int
     assert type(wire.read(float, 3)) is float
-    assert math.isinf(wire.read(float, wire.from_bytes(b"Infinity")))
+
+
+def test_numbers_that_json_has_not_come_back():
+    sent = [math.inf, -math.inf, np.float64(0.1), np.int32(3), 2**64 - 1, -(2**63)]
+    assert wire.from_bytes(wire.to_bytes(sent)) == sent
+    assert math.isnan(wire.from_bytes(wire.to_bytes(math.nan)))
+
+
+def test_a_surrogate_that_stands_alone_is_spelled_out_and_ends_nothing():
+    sent = {"why": ["no such file: \udcff", 1]}
+    assert wire.from_bytes(wire.to_bytes(sent)) == {"why": ["no such file: \\udcff", 1]}
+
+
+@pytest.mark.parametrize("value", [object(), 1j, np.zeros(2)])
+def test_what_is_not_plain_is_not_sent(value):
+    with pytest.raises(TypeError):
+        wire.to_bytes([value])
+
+
+@hypothesis.given(st.binary(max_size=64))
+@hypothesis.example(b"\x91" * 100_000)
+@hypothesis.example(b"\xd6\xff" + bytes(4))
+@hypothesis.example(b"\xd4\x01\x00")
+@hypothesis.example(b"\x81\x90\x01")
+def test_bytes_that_are_no_message_are_refused(data):
+    try:
+        value = wire.from_bytes(data)
+    except wire.WireError:
+        return
+    # Whatever it is, it is plain.
+    wire.to_bytes(value)
 
 
 @pytest.mark.parametrize(

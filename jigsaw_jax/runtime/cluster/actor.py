@@ -54,7 +54,7 @@ class Worker:
         """Queue commands.
 
         Args:
-          batch: JSON: a number in sequence, and commands.
+          batch: a number in sequence, and commands.
           refs: objects that they name.
         """
         self._desk.queue(batch, refs)
@@ -64,7 +64,7 @@ class Worker:
         """Queue entries of the slice's log.
 
         Args:
-          entries: JSON, as `Peers.write` made them.
+          entries: as `Peers.write` made them.
           refs: objects that they name.
         """
         self._desk.follow(entries, refs)

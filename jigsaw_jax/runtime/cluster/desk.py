@@ -140,7 +140,7 @@ class Desk:
         """Take in entries of the slice's log, on a host that is not the first.
 
         Args:
-          entries: JSON: number, name, values and places among the objects, of each.
+          entries: number, name, values and places among the objects, of each.
           refs: objects in Ray's store that they name.
         """
         try:

@@ -151,9 +151,6 @@ class Hand:
         """Send what was held back, in one frame."""
         if not self._commands:
             return
-        for command in self._commands:
-            if command[0] == "admit":
-                command[1] = [wire.columns(*command[1])]
         if self._prompts:
             told = ["prompts", [list(self._prompts.values())], 0, 0]
             self._commands.insert(0, told)

@@ -181,11 +181,8 @@ class _Pages:
         return ["interval", form, track, start_s, end_s, *fields.values()]
 
     def messages(self) -> list[list[Any]]:
-        """All that was added, tables by columns."""
-        return [
-            [kind, tables.columns(values[0])] if kind == "samples" else [kind, *values]
-            for kind, *values in self._messages
-        ]
+        """All that was added."""
+        return self._messages
 
 
 class Lanes:

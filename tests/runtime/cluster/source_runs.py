@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,7 +56,8 @@ class Learner:
 
 
 def start(name):
-    made = ray.remote(concurrency_groups={"offers": 1}, num_cpus=0)(Learner)
+    remote: Any = ray.remote
+    made = remote(concurrency_groups={"offers": 1}, num_cpus=0)(Learner)
     return made.options(name=name).remote()
 
 
@@ -80,7 +82,7 @@ def main():
         # It has answered while it computes.
         assert not ray.wait([computing], timeout=0)[0]
         assert (first.manifest, base.manifest) == ("v1", "base")
-        pid = ray.get(learner.publish.remote(2))
+        pid: Any = ray.get(learner.publish.remote(2))
         with pytest.raises(GoneError, match="superseded"):
             source.ask("learner/1 a", 1, False)
         (second,) = source.ask("learner/1 a", 2, False)

@@ -152,7 +152,7 @@ def batch(*items, forms=(), body=b""):
 
 def of_samples(**rows):
     """A message of these rows, as it arrives."""
-    return ["samples", wire.from_bytes(wire.to_bytes(tables.columns(rows)))]
+    return ["samples", wire.from_bytes(wire.to_bytes(rows))]
 
 
 def hearing(payloads, *, asks_scores=False):
@@ -209,7 +209,7 @@ def test_what_is_said_twice_late_or_by_another_is_counted_and_changes_nothing():
     assert payloads.sample(one, 1).held.key == ("a/1", 77)
     # Of those that nobody heard of the depot is told; the first is still wanted.
     unused = ears._reports.stock.take_unused()
-    assert unused == [["a/1", "a/1", "a/2"], [77, 78, 79]]
+    assert unused == [("a/1", 77), ("a/1", 78), ("a/2", 79)]
 
 
 @pytest.mark.parametrize("asks_scores", [False, True])
@@ -302,11 +302,12 @@ def test_what_is_said_of_samples_between_two_messages_is_one():
     [
         [],
         {"ended": [[1]]},
+        {"started": [1]},
         {"started": [[1]]},
-        {"started": [[1, 2], [0.5]]},
-        {"started": [[1], 0.5]},
-        {"started": [[True], [0.5]]},
-        {"scored": [[1], [0.5], [{"answer": "1"}], [None]]},
+        {"started": [[1, 0.5, 2]]},
+        {"started": [[1, 0.5], [2, "0.5"]]},
+        {"started": [[True, 0.5]]},
+        {"scored": [[1, 0.5, {"answer": "1"}, None]]},
     ],
 )
 def test_tables_of_another_shape_or_type_are_refused(told):
@@ -432,8 +433,8 @@ def test_groups_are_told_by_keys_and_come_whole_from_the_depot():
     letters, two = Letters(), [group(0, 2), group(1, 2)]
     told = wire.from_bytes(wire.to_bytes(message(two, letters)))
     assert [places for _, _, _, places, _ in told] == [
-        [["a/1", "a/1"], [0, 1]],
-        [["a/1", "a/1"], [10, 11]],
+        [["a/1", 0], ["a/1", 1]],
+        [["a/1", 10], ["a/1", 11]],
     ]
     groups = fetch(told, Shelf(), 1.0)
     assert [one.id for one in groups] == [GroupId("u0", 0), GroupId("u1", 0)]
@@ -452,7 +453,7 @@ def test_a_completion_may_go_when_nobody_has_its_group_any_more():
     del one
     assert stock.take_unused() == []
     del other
-    assert [sorted(column) for column in stock.take_unused()] == [["a/1"] * 2, [0, 1]]
+    assert sorted(stock.take_unused()) == [("a/1", 0), ("a/1", 1)]
     assert stock.take_unused() == []
 
 
@@ -585,9 +586,9 @@ def test_a_prompt_goes_along_once_in_every_batch_that_admits_samples_of_it():
         hand.flush()
     first, second = sent.batches
     assert first[1] == second[1]
-    (name, [texts], *_), (kind, [columns], *_) = first[1]
+    (name, [texts], *_), (kind, [told], *_) = first[1]
     assert (name, [read_prompt(text) for text in texts]) == ("prompts", [asked])
-    assert (kind, read_admitted(columns)) == ("admit", rows)
+    assert (kind, read_admitted(told)) == ("admit", rows)
 
 
 def test_admissions_keep_their_place_among_other_commands():

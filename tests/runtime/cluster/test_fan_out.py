@@ -139,8 +139,8 @@ def test_whoever_joins_late_is_sent_the_newest_version_and_joins_with_it_alone()
         hands["sampler-1"] = late
         return late
 
-    roster._fleet.hire = hire
-    roster._hire("sampler-1", "sample", Place(), 2)
+    with mock.patch.object(roster._fleet, "hire", hire):
+        roster._hire("sampler-1", "sample", Place(), 2)
     assert [name for name, _ in commands(late)] == ["sample", "load"]
     # Superseded before it has asked, so that it says nothing of the first.
     roster.take_weights(weights(2))
@@ -263,7 +263,7 @@ def test_what_is_no_offer_is_refused(value):
 
 def rig_of(answers):
     """A rig whose source answers so, in turns, and whose receivers take all."""
-    rig = Rig.__new__(Rig)
+    rig: Any = Rig.__new__(Rig)
     rig._train = make_train()
     rig._wanted = "trained", "frozen"
     rig._run, rig.version, rig.num_fetches = "", -1, 0
@@ -329,7 +329,7 @@ def test_a_load_of_another_form_is_refused(message):
 
 def duty_of(fetched, others=None):
     """A sampler's duty whose fetch goes so, on hosts whose answers are these."""
-    duty = SamplerDuty.__new__(SamplerDuty)
+    duty: Any = SamplerDuty.__new__(SamplerDuty)
     duty._porter = mock.Mock()
     duty._outbox = Outbox(Clock(), epoch=1)
     duty._rig = mock.Mock(spec=Rig, version=4, num_fetches=1)

@@ -102,7 +102,7 @@ class Worker:
           with_frozen: whether what is frozen is, too.
 
         Returns:
-          References.
+          One or two; None where another version has taken its place.
         """
         return self._desk.outbox.newest.get(version, with_frozen)
 

@@ -39,7 +39,7 @@ from jigsaw_jax.runtime.slice.whole import Exchange, on_host
 from jigsaw_jax.runtime.start import warm_up_policy
 from jigsaw_jax.runtime.threads import ThreadFailed, Turns
 from jigsaw_jax.runtime.vault import Vault
-from jigsaw_jax.runtime.weights import Offer, Sender, merge
+from jigsaw_jax.runtime.weights import CarrierError, Offer, Sender, merge
 from jigsaw_jax.settings import Train
 from jigsaw_jax.store.files import StoreError
 from jigsaw_jax.store.run_dir import RunDir
@@ -289,7 +289,10 @@ class LearnerDuty:
         others = self._exchange.collect("offer", None, own)
         if others is None:
             return offer
-        return merge([offer, *(offers.get(ref) for _, (ref,) in others)])
+        try:
+            return merge([offer, *(offers.get(told) for _, (told,) in others)])
+        except RayError as error:
+            raise CarrierError(f"Ray lost an offer: {error}") from error
 
     def _save(self, updates: int, record: dict[str, Any], is_final: bool) -> None:
         def write(state: Any, written: Callable[[], None]) -> None:

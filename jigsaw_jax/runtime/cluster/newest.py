@@ -28,8 +28,8 @@ class Newest:
 
         Args:
           version: of them; the same once more where it is offered again.
-          trained: reference to the offer of what trains.
-          frozen: to that of what is frozen; None leaves the one before.
+          trained: the offer of what trains, as `offers.put` made it.
+          frozen: that of what is frozen; None leaves the one before.
         """
         with self._lock:
             self._version, self._trained = version, trained
@@ -44,7 +44,7 @@ class Newest:
           with_frozen: whether what is frozen is, too.
 
         Returns:
-          One reference or two; None where another version has taken its place.
+          One offer or two; None where another version has taken its place.
         """
         with self._lock:
             if version != self._version:

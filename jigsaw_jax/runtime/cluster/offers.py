@@ -1,24 +1,26 @@
-"""Offers of weights between processes: objects of Ray's, and word that there is one."""
+"""Offers of weights as they travel by Ray, and word that there is one."""
 
 import dataclasses
 from typing import Any
 
 import jax
 import ray
-from ray.exceptions import RayError
 
 from jigsaw_jax import mesh as meshes
 from jigsaw_jax.model import decoder as model
 from jigsaw_jax.model import lora
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.lines.door import Address
-from jigsaw_jax.runtime.weights import CarrierError, Offer
+from jigsaw_jax.runtime.weights import Offer
 from jigsaw_jax.settings import Decoder
 from jigsaw_jax.types import Params
 
 # What a carrier may take for one version.
 WITHIN_S = 120.0
 FORM = "offer-3"
+# Of a manifest up to which an offer goes along with an answer. To get an object of
+# Ray's costs either end half a millisecond more; what many get is sent a node once.
+ALONG_BYTES = 32 << 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,50 +42,36 @@ class Weights:
 
 
 def put(offer: Offer) -> Any:
-    """An offer as one object: it grows with leaves and hosts, and goes to many.
+    """An offer as others are given it, by a call of Ray's.
 
     Args:
       offer: what a sender made.
 
     Returns:
-      Its reference; the objects that the offer names stay as long as this one.
+      Plain values but for references; or one reference where they are many. The objects
+      that the offer names stay as long as this.
     """
     tickets = [[key, *ticket] for key, ticket in offer.tickets.items()]
-    return ray.put([FORM, offer.manifest, tickets])
+    value = [FORM, offer.manifest, tickets]
+    return value if len(offer.manifest) <= ALONG_BYTES else ray.put(value)
 
 
-def get(ref: Any) -> Offer:
-    """The offer that `put` put.
+def get(told: Any, within_s: float = WITHIN_S) -> Offer:
+    """The offer that `put` made; its manifest is checked by who receives it.
 
     Args:
-      ref: of `put`.
+      told: of `put`.
+      within_s: how long it may take.
 
     Returns:
       The offer.
 
     Raises:
-      CarrierError: it is gone with its host.
+      RayError: it is gone with its host, or there was no answer.
       WireError: it is not what `put` made.
     """
-    try:
-        value = ray.get(ref, timeout=WITHIN_S)
-    except RayError as error:
-        raise CarrierError(f"Ray lost an offer: {error}") from error
-    return parse(value)
-
-
-def parse(value: Any) -> Offer:
-    """An offer from what `put` put; its manifest is checked by who receives it.
-
-    Args:
-      value: the object.
-
-    Returns:
-      The offer.
-
-    Raises:
-      WireError: it is not what `put` made.
-    """
+    is_object = isinstance(told, ray.ObjectRef)
+    value = ray.get(told, timeout=within_s) if is_object else told
     form, manifest, tickets = wire.read_list(value, 3)
     if form != FORM:
         raise wire.WireError(f"an offer must be of form {FORM}, got {form!r}")

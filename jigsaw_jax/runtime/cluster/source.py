@@ -56,16 +56,15 @@ class Source:
             if name != self._name:
                 self._learner, self._name = self._find(name), name
             asked = self._learner.offered.remote(version, with_frozen)
-            refs = ray.get(asked, timeout=self._within_s)
-            if refs is None:
+            found = ray.get(asked, timeout=self._within_s)
+            if found is None:
                 raise GoneError(f"version {version} has been superseded")
-            found = ray.get(refs, timeout=self._within_s)
+            return [offers.get(told, self._within_s) for told in found]
         except (ActorDiedError, OwnerDiedError) as error:
             raise GoneError(f"{name} has ended") from error
         except RayError as error:
             first = str(error).strip().split("\n")[0]
             raise CarrierError(f"{name} does not answer: {first}") from error
-        return [offers.parse(value) for value in found]
 
     def _find(self, name: str) -> Any:
         try:

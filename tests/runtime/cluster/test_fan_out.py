@@ -258,7 +258,7 @@ def test_a_learner_that_has_ended_is_no_failure_and_one_that_hangs_is_told(
 @pytest.mark.parametrize("value", [["offer-2", "{}", []], ["offer-3", 5, []], "x"])
 def test_what_is_no_offer_is_refused(value):
     with pytest.raises(wire.WireError):
-        offers.parse(value)
+        offers.get(value)
 
 
 def rig_of(answers):

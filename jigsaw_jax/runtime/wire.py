@@ -1,12 +1,10 @@
-"""What crosses a process border: MessagePack and arrays, checked on arrival.
+"""What crosses a process border: MessagePack, checked on arrival.
 
     record -> plain values by field order -> MessagePack      (commands, messages)
     rows   -> MessagePack -> named tuples, all checked        (what is said of samples)
-    Sample -> head, then int32 and float32 columns            (one buffer a completion)
 
 Nothing is unpickled and nothing is called by a name that came over the wire: who reads
 says which type it expects, and a value of another type, length or range is a WireError.
-Logprobs are float32 where they are made, so they come back bit for bit.
 """
 
 import dataclasses
@@ -14,7 +12,6 @@ import enum
 import functools
 import json
 import operator
-import struct
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,13 +20,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from jigsaw_jax.records import FinishReason, Sample, SampleId, Segment
-
-_HEAD = struct.Struct("<4sI")
-_MAGIC = b"JGS1"
-HEAD_BYTES_MAX = 1 << 20
-_TOKEN = np.dtype("<i4")
-_REAL = np.dtype("<f4")
 _SCALARS = frozenset((str, int, float, bool, types.NoneType))
 
 
@@ -321,87 +311,8 @@ def _maker(hint: Any, names: Sequence[str]) -> Callable[[Sequence[Any]], Any]:
     return make
 
 
-# Completions.
-
-
-def sample_bytes(sample: Sample) -> bytes:
-    """One completion as a buffer."""
-    segments = [[s.is_sampled, len(s.tokens)] for s in sample.segments]
-    head = [*sample.id, sample.attempt, sample.finish_reason.value]
-    head_bytes = to_bytes([*head, segments, len(sample.entropies)])
-    parts = [_HEAD.pack(_MAGIC, len(head_bytes)), head_bytes]
-    for segment in sample.segments:
-        parts.append(np.asarray(segment.tokens, _TOKEN).tobytes())
-        if segment.is_sampled:
-            parts.append(np.asarray(segment.logprobs, _REAL).tobytes())
-            parts.append(np.asarray(segment.versions, _TOKEN).tobytes())
-    parts.append(np.asarray(sample.entropies, _REAL).tobytes())
-    return b"".join(parts)
-
-
-def read_sample(buffer: bytes | memoryview) -> Sample:
-    """The completion that `sample_bytes` wrote.
-
-    Args:
-      buffer: all of it and nothing more.
-
-    Returns:
-      The completion.
-
-    Raises:
-      WireError: anything is missing, left over or of another type.
-    """
-    view = memoryview(buffer).cast("B")
-    if len(view) < _HEAD.size:
-        raise WireError(f"completion must have a head, got {len(view)} bytes")
-    magic, length = _HEAD.unpack_from(view)
-    if magic != _MAGIC or length > min(HEAD_BYTES_MAX, len(view) - _HEAD.size):
-        raise WireError(f"completion must begin with {_MAGIC!r}, got {magic!r}")
-    end = _HEAD.size + length
-    values = from_bytes(bytes(view[_HEAD.size : end]))
-    uid, draw, index, attempt, finish, spans, num_entropies = read_list(values, 7)
-    columns = _Columns(view[end:])
-    segments = tuple(columns.segment(*read_list(span, 2)) for span in read_list(spans))
-    entropies = columns.take(num_entropies, _REAL)
-    columns.finish()
-    return Sample(
-        id=read(SampleId, [uid, draw, index]),
-        attempt=read(int, attempt),
-        segments=segments,
-        finish_reason=read(FinishReason, finish),
-        entropies=entropies,
-    )
-
-
 def read_list(value: Any, length: int | None = None) -> list[Any]:
     """A list, of this length where one is given; a WireError where it is none."""
     if type(value) is not list or (length is not None and len(value) != length):
         raise WireError(f"value must be a list of {length}, got {str(value)[:80]!r}")
     return value
-
-
-class _Columns:
-    """Takes columns off the front of a buffer."""
-
-    def __init__(self, view: memoryview) -> None:
-        self._view = view
-
-    def take(self, num: Any, dtype: np.dtype) -> tuple:
-        size = read(int, num) * dtype.itemsize
-        if not 0 <= size <= len(self._view):
-            raise WireError(f"column must have {size} bytes, got {len(self._view)}")
-        column, self._view = self._view[:size], self._view[size:]
-        return tuple(np.frombuffer(column, dtype).tolist())
-
-    def segment(self, is_sampled: Any, num: Any) -> Segment:
-        tokens = self.take(num, _TOKEN)
-        if not read(bool, is_sampled):
-            return Segment(tokens=tokens, logprobs=(), versions=(), is_sampled=False)
-        logprobs = self.take(num, _REAL)
-        return Segment(
-            tokens=tokens, logprobs=logprobs, versions=self.take(num, _TOKEN)
-        )
-
-    def finish(self) -> None:
-        if len(self._view):
-            raise WireError(f"completion must end here, got {len(self._view)} bytes")

@@ -22,6 +22,7 @@ from jigsaw_jax.runtime.cluster.roster import Roster
 from jigsaw_jax.runtime.cluster.shares import Shares
 from jigsaw_jax.runtime.intervals import Intervals
 from jigsaw_jax.runtime.lines.depot import read_address
+from jigsaw_jax.runtime.sample_bytes import read_sample
 
 
 class Ears:
@@ -139,7 +140,7 @@ class Ears:
         del hand
         offset, size = values
         data = memoryview(batch.body)
-        self._guests.take(wire.read_sample(data[offset : offset + size]))
+        self._guests.take(read_sample(data[offset : offset + size]))
         self._roster.changed.notify_all()
 
     def _hear_interval(self, hand: Hand, values: list[Any], batch: Batch) -> None:

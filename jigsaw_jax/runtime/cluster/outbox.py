@@ -16,6 +16,7 @@ from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import tables
 from jigsaw_jax.runtime.cluster.newest import Newest
+from jigsaw_jax.runtime.sample_bytes import sample_bytes
 
 # What is true of a worker in every epoch.
 LASTING = frozenset({"hello", "failed", "leaving"})
@@ -166,7 +167,7 @@ class _Pages:
             return
         self._rows = None
         if sample is not None:
-            self.parts.append(wire.sample_bytes(sample))
+            self.parts.append(sample_bytes(sample))
             item = [*item, self._size, len(self.parts[-1])]
             self._size += len(self.parts[-1])
         if named:

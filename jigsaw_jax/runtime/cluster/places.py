@@ -21,6 +21,7 @@ from jigsaw_jax.runtime.lines.depot import (
 )
 from jigsaw_jax.runtime.lines.door import Address
 from jigsaw_jax.runtime.payloads import Payloads
+from jigsaw_jax.runtime.sample_bytes import read_sample
 
 
 class PayloadLostError(Exception):
@@ -133,7 +134,7 @@ class Stock:
             found = self._shelf.take(keys, self._within_s)
         except DepotError:
             return dataclasses.replace(group, samples=(), scores=())
-        samples = tuple(map(wire.read_sample, found))
+        samples = tuple(map(read_sample, found))
         return dataclasses.replace(group, samples=samples)
 
     def close(self) -> None:
@@ -182,7 +183,7 @@ def fetch(groups: Any, shelf: Shelf, within_s: float) -> list[Group]:
             id=wire.read(GroupId, group_id),
             order=wire.read(int, order),
             prompt=read_prompt(prompt),
-            samples=tuple(wire.read_sample(next(found)) for _ in some),
+            samples=tuple(read_sample(next(found)) for _ in some),
             scores=_read_scores(scores),
         )
         for (group_id, order, prompt, _, scores), some in zip(told, keys, strict=True)

@@ -70,6 +70,7 @@ from jigsaw_jax.runtime.lines.depot import DepotError, Key
 from jigsaw_jax.runtime.lines.line import Line, LineClosedError
 from jigsaw_jax.runtime.payloads import Payloads
 from jigsaw_jax.runtime.publisher import Publisher
+from jigsaw_jax.runtime.sample_bytes import read_sample, sample_bytes
 from jigsaw_jax.runtime.sampler import SamplerWorker
 from jigsaw_jax.store.journal import EventLog
 
@@ -426,7 +427,7 @@ class Shelf:
         if any(source in self.gone for source, _ in keys):
             raise DepotError("gone")
         self.keys = keys
-        return [wire.sample_bytes(sample(number)) for _, number in keys]
+        return [sample_bytes(sample(number)) for _, number in keys]
 
 
 def test_groups_are_told_by_keys_and_come_whole_from_the_depot():
@@ -466,7 +467,7 @@ def test_a_batch_has_its_completions_beside_it_at_their_places():
     assert (values["epoch"], values["named"]) == (3, 0)
     assert len(values["items"]) == 2
     for _, offset, size in values["items"]:
-        assert wire.read_sample(payload[offset : offset + size]) == sample()
+        assert read_sample(payload[offset : offset + size]) == sample()
     assert wire.from_bytes(outbox.take(0.0)[0])["items"] == []
 
 

@@ -91,6 +91,7 @@ def _no_extension(code: int, data: memoryview) -> Any:
 
 
 _encode = msgspec.msgpack.Encoder(enc_hook=_scalar_of_numpy).encode
+_write = json.JSONEncoder(separators=(",", ":")).encode
 _decode = msgspec.msgpack.Decoder(ext_hook=_no_extension).decode
 
 
@@ -125,7 +126,7 @@ def from_bytes(data: bytes | memoryview) -> Any:
 
 def to_text(value: Any) -> str:
     """JSON of plain values, whatever is in them; a plain value itself."""
-    return json.dumps(value, separators=(",", ":"))
+    return _write(value)
 
 
 def from_text(text: Any) -> Any:

@@ -155,9 +155,8 @@ class Ears:
             self.learner_busy.append((start_s, end_s))
 
     def _hear_weights(self, hand: Hand, values: list[Any], batch: Batch) -> None:
-        version, run, start_s, depot, trained, num_trained, frozen, *place = values
-        first, num = place
-        refs = batch.named()[first : first + num]
+        del batch
+        version, run, start_s, depot = values
         address = read_address(depot)
         self._reports.stock.open(address)
         hand.version = version
@@ -166,11 +165,8 @@ class Ears:
                 version=version,
                 run=run,
                 start_s=start_s + hand.offset_s,
+                learner=hand.called,
                 depot=address,
-                trained=trained,
-                trained_refs=refs[:num_trained],
-                frozen=frozen,
-                frozen_refs=refs[num_trained:],
             )
         )
 

@@ -15,6 +15,7 @@ from jigsaw_jax.records import Sample
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import tables
+from jigsaw_jax.runtime.cluster.newest import Newest
 from jigsaw_jax.runtime.sample_bytes import sample_bytes
 
 # What is true of a worker in every epoch.
@@ -36,6 +37,7 @@ class Outbox:
       epoch: which life the messages belong to.
       num_asked: how often the controller has asked for some.
       facts: counts that travel with every batch.
+      newest: weights that others come for themselves.
     """
 
     def __init__(self, clock: Clock, epoch: int) -> None:
@@ -49,6 +51,7 @@ class Outbox:
         self.num_asked = 0
         self._num_taken = 0
         self.facts: Callable[[], dict[str, int]] = dict
+        self.newest = Newest()
 
     def begin(self, epoch: int) -> None:
         """Let go what waits; what comes from now on belongs to `epoch`."""

@@ -473,13 +473,13 @@ def test_a_batch_has_its_completions_beside_it_at_their_places():
 
 def test_objects_that_a_batch_names_are_handed_out_once_by_its_number():
     outbox = Outbox(Clock(), epoch=1)
-    outbox.post("weights", 4, refs=["a", "b"])
+    outbox.post("sums", 4, refs=["a", "b"])
     outbox.post("lent", 5, refs=["c"])
     values = wire.from_bytes(outbox.take(0.0)[0])
-    assert values["items"] == [["weights", 4, 0, 2], ["lent", 5, 2, 1]]
+    assert values["items"] == [["sums", 4, 0, 2], ["lent", 5, 2, 1]]
     assert outbox.named(values["named"]) == ["a", "b", "c"]
     assert outbox.named(values["named"]) == []
-    outbox.post("weights", 6, refs=["d"])
+    outbox.post("sums", 6, refs=["d"])
     values = wire.from_bytes(outbox.take(0.0)[0])
     outbox.begin(2)
     assert outbox.named(values["named"]) == []
@@ -506,16 +506,13 @@ def test_an_interval_waits_for_a_message_to_travel_with():
 # Weights.
 
 
-def weights(version, frozen=None):
+def weights(version):
     return Weights(
         version=version,
         run="r",
         start_s=0.0,
+        learner="learner/1 a",
         depot=("127.0.0.1", 1),
-        trained="t",
-        trained_refs=[],
-        frozen=frozen,
-        frozen_refs=["f"] if frozen else [],
     )
 
 
@@ -537,7 +534,8 @@ def test_a_sampler_keeps_no_version_but_the_last_one_that_it_fetched():
 
 def test_a_version_is_published_once_when_the_last_has_it_or_is_gone():
     publishing = Publishing()
-    sent = publishing.begin(weights(1), ["a/1", "b/1"])
+    sent = weights(1)
+    publishing.begin(sent, ["a/1", "b/1"])
     assert publishing.take_done() is None
     publishing.drop("a/1")
     assert publishing.take_done() is None
@@ -545,13 +543,6 @@ def test_a_version_is_published_once_when_the_last_has_it_or_is_gone():
     assert publishing.take_done() == sent
     assert publishing.take_done() is None
     assert publishing.version == 1
-
-
-def test_what_is_frozen_stays_with_every_later_version():
-    publishing = Publishing()
-    publishing.begin(weights(1, frozen="base"), [])
-    later = publishing.begin(weights(2), [])
-    assert (later.version, later.frozen, later.frozen_refs) == (2, "base", ["f"])
 
 
 # Addresses.
@@ -624,14 +615,14 @@ def test_commands_wait_for_the_line_and_those_with_objects_go_by_ray():
     hand = Hand("sampler-0", "sample", 1, Place(), sent)
     hand.command("sample")
     hand.flush()
-    hand.command("load", 3, refs=["object"])
+    hand.command("borrow", 3, refs=["object"])
     hand.flush()
     assert sent.batches == []
     hand.attach(sent)
     hand.command("begin", 1)
     hand.flush()
     assert sent.batches == [[1, [["sample", [], 0, 0]]], [3, [["begin", [1], 0, 0]]]]
-    assert sent.by_ray == [([2, [["load", [3], 0, 1]]], ["object"])]
+    assert sent.by_ray == [([2, [["borrow", [3], 0, 1]]], ["object"])]
 
 
 # A worker's own errors.

@@ -258,8 +258,7 @@ class Control:
         self._record.handed(effect.update, groups, self._clock.now_s())
         self._crew.accumulate(groups, effect.update)
         # They are the learner's now; where it is lost, the checkpoint has their uids.
-        for group_id in effect.groups:
-            self._free(group_id)
+        self._free(effect.groups)
 
     def _report_publish(self, version: int, start_s: float, end_s: float) -> None:
         self._publish_started_s[version] = start_s
@@ -276,14 +275,14 @@ class Control:
             group = self._payloads.group(effect.group, effect.order)
             self._record.dropped(group, effect.reason)
         can_redraw = effect.group.draw < self._train.pipeline.redraws_max
-        self._free(
-            effect.group,
-            keep_prompt=can_redraw and effect.reason == "zero_variance",
-        )
+        is_drawn_anew = can_redraw and effect.reason == "zero_variance"
+        self._free((effect.group,), keep_prompts=is_drawn_anew)
 
-    def _free(self, group: records.GroupId, *, keep_prompt: bool = False) -> None:
-        self._payloads.free(group, keep_prompt=keep_prompt)
-        self._crew.forget(group)
+    def _free(
+        self, groups: Iterable[records.GroupId], *, keep_prompts: bool = False
+    ) -> None:
+        self._payloads.free(groups, keep_prompts=keep_prompts)
+        self._crew.forget(groups)
 
     def _finish(self, effect: records.Finish) -> None:
         self._finished = effect

@@ -117,8 +117,8 @@ class Crew(Protocol):
         """The group with its completions; called from the thread of the log."""
         ...
 
-    def forget(self, group: GroupId) -> None:
-        """The group is the learner's, or dropped: nothing more is asked of it."""
+    def forget(self, groups: Iterable[GroupId]) -> None:
+        """They are the learner's, or dropped: nothing more is asked of them."""
         ...
 
     @property

@@ -305,8 +305,9 @@ class Crew:
         assert known is not None
         self.hosts[effect.worker].gone.add(known.number)
 
-    def forget(self, group):
-        self.register.end(group, self.args.samples)
+    def forget(self, groups):
+        for group in groups:
+            self.register.end(group, self.args.samples)
 
     def flush(self):
         """What hosts are told is written, and they say that it has begun."""

@@ -22,6 +22,7 @@ import msgspec
 
 from jigsaw_jax.store import files
 from jigsaw_jax.store.files import StoreError
+from jigsaw_jax.store.json_lines import encode_lines
 
 # Often, so that no call holds the interpreter from other threads for long.
 FLUSH_S = 0.1
@@ -152,7 +153,7 @@ class EventLog:
             lines: list[msgspec.Struct] = []
             for form, rows in batch:
                 lines += _lines(form, rows)
-            self._unwritten += _encoded(lines)
+            self._unwritten += encode_lines(lines)
             try:
                 while self._unwritten:
                     written = self._file.write(self._unwritten)
@@ -192,26 +193,3 @@ def _line_type(form: _Form) -> Callable[..., msgspec.Struct]:
         tag=kind,
         gc=False,
     )
-
-
-def _plain(value: Any) -> Any:
-    """A JSON value for a NumPy scalar, and text for whatever else there is none for."""
-    return value.item() if hasattr(value, "item") else str(value)
-
-
-_encoder = msgspec.json.Encoder(enc_hook=_plain)
-
-
-def _encoded(lines: list[msgspec.Struct]) -> bytes:
-    try:
-        return _encoder.encode_lines(lines)
-    except UnicodeEncodeError:
-        return b"".join(_spelled(line) + b"\n" for line in lines)
-
-
-def _spelled(line: msgspec.Struct) -> bytes:
-    try:
-        return _encoder.encode(line)
-    except UnicodeEncodeError:
-        # Half of a surrogate pair, in the name of a row say: JSON alone can spell it.
-        return json.dumps(msgspec.to_builtins(line, enc_hook=_plain)).encode()

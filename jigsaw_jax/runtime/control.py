@@ -21,11 +21,7 @@ from jigsaw_jax.runtime import collector
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.crew import ClusterLostError, Crew, CrewLostError, Gather
 from jigsaw_jax.runtime.errands import Errands
-from jigsaw_jax.runtime.evaluation import (
-    EvaluationScored,
-    completion_pieces,
-    completion_text,
-)
+from jigsaw_jax.runtime.evaluation import EvaluationScored, completion_spelled
 from jigsaw_jax.runtime.inputs import prompts_again, read_in_parts
 from jigsaw_jax.runtime.payloads import Payloads
 from jigsaw_jax.runtime.progress import Progress
@@ -67,7 +63,8 @@ class Control:
         self._holds_state = holds_state
         self._clock = Clock()
         self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._errands = Errands(lambda errands: self._events.put(errands))
+        self._reading = Errands(lambda errands: self._events.put(errands))
+        self._settling = Errands(lambda errands: self._events.put(errands))
         self._progress = Progress(train.updates, self._clock)
         self._payloads = Payloads(train.pipeline.samples_per_group)
         self._record = Record(
@@ -180,8 +177,8 @@ class Control:
             if isinstance(first.error, (StoreError, CrewLostError, ClusterLostError)):
                 raise first.error
             raise RuntimeError(f"the {first.thread} thread failed") from first.error
-        if first is self._errands:
-            self._errands.go_on()
+        if isinstance(first, Errands):
+            first.go_on()
         elif isinstance(first, EvaluationScored):
             self._log_evaluation(first)
         elif type(first) in ON_SAMPLES:
@@ -195,6 +192,9 @@ class Control:
         if isinstance(event, records.VersionPublished):
             start_s = self._publish_started_s.pop(event.version)
             self._record.published(event.version, start_s, event.now_s)
+        if isinstance(event, records.UpdateStepped):
+            # Its record has all of its groups.
+            self._settling.finish()
         pipeline = self._crew.pipeline
         # The step may end its round, whose last update it still is.
         standing = {"version": pipeline.version, "round": pipeline.round}
@@ -217,7 +217,7 @@ class Control:
             _CARRIERS[type(effect)](self, effect)
 
     def _request_prompts(self, effect: records.RequestPrompts) -> None:
-        self._errands.add(self._read_prompts(effect.num))
+        self._reading.add(self._read_prompts(effect.num))
 
     def _read_prompts(self, num: int) -> Iterator[None]:
         # One request is answered after the other, so this is where the last one ended.
@@ -258,16 +258,15 @@ class Control:
         self._record.handed(effect.update, groups, self._clock.now_s())
         self._crew.accumulate(groups, effect.update)
         # They are the learner's now; where it is lost, the checkpoint has their uids.
-        self._free(effect.groups)
+        self._settling.add(self._record.settle(effect.update, groups, free=self._free))
 
     def _report_publish(self, version: int, start_s: float, end_s: float) -> None:
         self._publish_started_s[version] = start_s
         self._events.put(records.VersionPublished(now_s=end_s, version=version))
 
     def _save(self, effect: records.WriteCheckpoint) -> None:
-        record = self._record.commit_record(
-            effect.updates, self._crew.pipeline.snapshot()
-        )
+        snapshot = self._crew.pipeline.snapshot()
+        record = self._record.commit_record(effect.updates, snapshot)
         self._crew.save(effect.updates, record, is_final=effect.is_final)
 
     def _drop_group(self, effect: records.DropGroup) -> None:
@@ -302,11 +301,10 @@ class Control:
             whole=crew.whole,
         )
         self._progress.show(record)
-        self._errands.add(self._record.let_go())
+        self._settling.add(self._record.let_go())
 
     def _spell(self, sample: Sample) -> tuple[str, list[str]]:
-        tokenizer = self._crew.tokenizer
-        return completion_text(tokenizer, sample), completion_pieces(tokenizer, sample)
+        return completion_spelled(self._crew.tokenizer, sample)
 
     # Evaluation.
 
@@ -342,8 +340,8 @@ class Control:
     def _log_evaluation(self, scored: EvaluationScored) -> None:
         self._is_evaluating = False
         self._record.evaluated(scored.updates, scored.result)
-        accuracy = f"{scored.result.accuracy:.3f}"
-        self.say(f"held-out accuracy after {scored.updates} updates: {accuracy}")
+        updates, accuracy = scored.updates, scored.result.accuracy
+        self.say(f"held-out accuracy after {updates} updates: {accuracy:.3f}")
 
     # The end.
 

@@ -16,6 +16,7 @@ class Errands:
 
     def __init__(self, post: Callable[["Errands"], None]) -> None:
         self._post = post
+        self._is_posted = False
         self._waiting: collections.deque[Iterator[None]] = collections.deque()
 
     def add(self, work: Iterator[None]) -> None:
@@ -26,13 +27,27 @@ class Errands:
         """
         self._waiting.append(work)
         if len(self._waiting) == 1:
-            self.go_on()
+            self._do_part()
+        self._post_once()
 
     def go_on(self) -> None:
         """Do a part."""
-        for _ in self._waiting[0]:
-            break
-        else:
-            self._waiting.popleft()
+        self._is_posted = False
         if self._waiting:
+            self._do_part()
+        self._post_once()
+
+    def finish(self) -> None:
+        """Do all that waits now."""
+        while self._waiting:
+            self._do_part()
+
+    def _do_part(self) -> None:
+        for _ in self._waiting[0]:
+            return
+        self._waiting.popleft()
+
+    def _post_once(self) -> None:
+        if self._waiting and not self._is_posted:
+            self._is_posted = True
             self._post(self)

@@ -32,6 +32,7 @@ from jigsaw_jax.store.run_dir import RunDir
 from jigsaw_jax.train.metrics import OPTIONAL
 
 # Groups at a time, in some 1 ms.
+SETTLED_MAX = 64
 LET_GO_MAX = 128
 
 
@@ -138,8 +139,33 @@ class Record:
 
     def handed(self, update: int, groups: Sequence[Group], now_s: float) -> None:
         """Groups were handed to the learner for an update."""
-        self._tally.handed(update, groups, now_s)
+        self._tally.handed(now_s)
         self._handed[update] += groups
+
+    def settle(
+        self,
+        update: int,
+        groups: Sequence[Group],
+        *,
+        free: Callable[[list[GroupId]], None],
+    ) -> Iterator[None]:
+        """Count groups of a hand-off and free them, yielding between parts of them.
+
+        Args:
+          update: theirs, whose step is not logged before this has ended.
+          groups: that were handed over.
+          free: forgets groups.
+
+        Yields:
+          Nothing.
+        """
+        for start in range(0, len(groups), SETTLED_MAX):
+            if start:
+                yield
+            part = groups[start : start + SETTLED_MAX]
+            for group in part:
+                self._tally.trained(update, group)
+            free([group.id for group in part])
 
     def dropped(self, group: Group, reason: str) -> None:
         """A scored group ended untrained."""
@@ -216,9 +242,10 @@ class Record:
 
         A completion goes with its group, so not before the update has stepped.
         """
+        del self._ended[-LET_GO_MAX:]
         while self._ended:
-            del self._ended[-LET_GO_MAX:]
             yield
+            del self._ended[-LET_GO_MAX:]
 
     def _write_rollouts(
         self,

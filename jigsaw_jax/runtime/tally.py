@@ -91,12 +91,14 @@ class Tally:
         if self._window_start_s is None:
             self._window_start_s = now_s
 
-    def handed(self, update: int, groups: Sequence[Group], now_s: float) -> None:
+    def handed(self, now_s: float) -> None:
         """Groups went to the learner."""
-        for group in groups:
-            self._trained[update].add(group)
         if self._dispatch_s is None and self._round_start_s is not None:
             self._dispatch_s = now_s - self._round_start_s
+
+    def trained(self, update: int, group: Group) -> None:
+        """A group is in an update that has not stepped."""
+        self._trained[update].add(group)
 
     def dropped(self, group: Group) -> None:
         """A scored group ended untrained."""

@@ -85,8 +85,9 @@ def main() -> int:
     for where, name in (
         (control, "_log_update"),
         (control, "_free"),
-        (control._record, "handed"),
-        (control._errands, "go_on"),
+        (control._settling, "add"),
+        (control._settling, "go_on"),
+        (control._reading, "go_on"),
     ):
         metered(where, name, meter, "updates")
     profile = cProfile.Profile()

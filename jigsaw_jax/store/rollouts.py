@@ -152,7 +152,7 @@ class RolloutLog:
         self._writes = waiting
 
     def _write(self, name: str, rows: Iterable[dict[str, Any]]) -> None:
-        # Group by group: rows take ten times the memory of their lines.
+        # One by one: a row takes ten times the memory of its line.
         lines = b"".join(encode_lines((row,)) for row in rows)
         files.write_bytes(self._directory / name, lines)
 

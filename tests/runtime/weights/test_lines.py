@@ -69,6 +69,12 @@ class Watched(Arena):
     def __init__(self):
         super().__init__(free_max=40)
         self.leases = []
+        self.made = 0
+
+    def _take(self, num_bytes):
+        block = super()._take(num_bytes)
+        self.made += block is None
+        return block
 
     def lease(self, num_bytes):
         leased = super().lease(num_bytes)
@@ -314,6 +320,21 @@ def test_versions_that_nobody_takes_need_the_memory_of_two(ends):
     two.assert_same_bits(two.receiver(params, far).receive(two.whole(sender)), params)
     sender.drop_before(5)
     assert near._arena.num_bytes == 0
+
+
+def test_the_memory_of_versions_goes_round_at_both_ends(ends, monkeypatch):
+    monkeypatch.setattr("jigsaw_jax.runtime.weights.sender.THREADS", 1)
+    near, far = ends
+    arenas = near._arena, far._arena = Watched(), Watched()
+    params = two.learner_tree()
+    sender = two.sender(near, **wanted_by(params))
+    receiver = two.receiver(params, far, threads=1)
+    made = []
+    for version in range(6):
+        kept = receiver.receive(sender.publish(params, version))
+        two.assert_same_bits(kept, params)
+        made.append([arena.made for arena in arenas])
+    assert made[0] < made[2] == made[5]
 
 
 def test_a_newer_version_ends_the_one_before_the_last_for_those_that_wait(slow):

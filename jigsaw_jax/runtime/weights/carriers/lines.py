@@ -81,6 +81,12 @@ class LineCarrier:
         with self._changed:
             self._leave(self._clock.now_s() + 1.0)
 
+    def _lease(self, num_bytes: int) -> np.ndarray:
+        """Memory that was used before by any payload of about this size."""
+        # Of few sizes, so that what one version frees fits another; only what is
+        # written to is taken of the system.
+        return self._arena.lease(1 << max(num_bytes - 1, 0).bit_length())[:num_bytes]
+
     # The sender's end.
 
     def promise(self, key: str) -> Ticket:
@@ -101,7 +107,7 @@ class LineCarrier:
         try:
             own = list(pieces)
             _, size = laid_out([piece.num_bytes for piece in own])
-            block_u8 = self._arena.lease(size)
+            block_u8 = self._lease(size)
             write(own, block_u8)
             found = _Kept(None, [piece.checksum for piece in own], block_u8)
         except OSError as error:
@@ -221,7 +227,7 @@ class LineCarrier:
             return wire.read(str, fault), (), np.empty(0, np.uint8)
         if (named, size) != (key, total):
             raise LineClosedError(f"it must have {total} bytes, got {size!r}")
-        block_u8 = self._arena.lease(total)
+        block_u8 = self._lease(total)
         view, at = block_u8.data, 0
         while at < total:
             self._bound(line, deadline_s)

@@ -13,8 +13,9 @@ side of it. For comparison, one block is copied into new shared memory and from 
 into a new array.
 
 With --machines 2 each process is on a node of Ray's of its own, so that nothing is in
-shared memory that both see; the network between them is this machine's own. There
-"made" is the first carrier, offered when all of a version has been made.
+shared memory that both see; the network between them is this machine's own, or with
+--gbit one of network namespaces, which needs root. There "made" is the first carrier,
+offered when all of a version has been made.
 
 The bounds are those of the carrier that a run on one machine has by default, or of the
 first that is named where that one isn't: 1.5 times the copies, and 5 % of its time for
@@ -29,6 +30,7 @@ import json
 import logging
 import pathlib
 import statistics
+import subprocess
 import sys
 import tempfile
 import warnings
@@ -39,7 +41,7 @@ from ray.cluster_utils import Cluster
 
 from jigsaw_jax import settings
 from jigsaw_jax.runtime.cluster import carriers
-from tests.bench import quiet
+from tests.bench import hosts, quiet
 from tests.bench.weights_ends import Learner, Sampler, start, wait
 
 NAMES = {
@@ -56,63 +58,89 @@ def main() -> int:
     parser.add_argument("--mb", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--machines", type=int, choices=[1, 2], default=1)
+    parser.add_argument("--gbit", type=float, help="of the network between two")
+    parser.add_argument("--joined", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--carriers", nargs="+")
     parser.add_argument("--threads", type=int, default=0, help="of the receiver")
     parser.add_argument("--encoding", default="exact")
     args = parser.parse_args()
     args.carriers = args.carriers or NAMES[args.machines]
+    store_bytes = (4 * args.mb + 200) * 10**6
+    if args.gbit and not args.joined:
+        return in_hosts(args.gbit, store_bytes)
     warnings.simplefilter("ignore")
     kept = pathlib.Path(tempfile.mkdtemp(prefix="jigsaw-weights-"))
     with (
-        nodes(args.machines, (4 * args.mb + 200) * 10**6),
+        nodes(args, store_bytes) as places,
         tempfile.TemporaryDirectory(dir="/dev/shm") as folder,
         quiet.watched(kept / "rounds"),
     ):
-        found = run(args, pathlib.Path(folder))
+        found = run(args, pathlib.Path(folder), places)
     (kept / "rounds.json").write_text(json.dumps(found) + "\n")
     print(f"{found['mb']:.0f} MB, {args.encoding}, medians of {args.rounds} rounds in")
-    print(f"{kept}/rounds.json{quiet.told(kept / 'rounds')}")
+    # Of hosts that this process has not started all would be others'.
+    others = "" if args.joined else quiet.told(kept / "rounds")
+    print(f"{kept}/rounds.json{others}")
     return report(found)
 
 
+def in_hosts(gbit: float, store_bytes: int) -> int:
+    """The same on hosts of `hosts`, whose network is no faster than this."""
+    why = hosts.why_not()
+    if why is not None:
+        print(why)
+        return 1
+    log = pathlib.Path(tempfile.mkdtemp(prefix="jigsaw-weights-")) / "hosts.log"
+    with hosts.Hosts(2, log, store_bytes) as two:
+        two.limit(gbit)
+        if not two.wait(120.0):
+            print(f"hosts must come together in 120 s, see {log}")
+            return 1
+        own = [sys.executable, "-m", "tests.bench.weights", *sys.argv[1:], "--joined"]
+        return subprocess.run(two.command(own), check=False).returncode
+
+
 @contextlib.contextmanager
-def nodes(num: int, store_bytes: int) -> Iterator[None]:
-    """Ray, with a learner's node and a sampler's where there are two."""
-    cluster = None
-    if num == 1:
-        ray.init(
-            address="local",
-            num_cpus=2,
-            object_store_memory=store_bytes,
-            include_dashboard=False,
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-        )
-    else:
-        head, node = (
+def nodes(args: argparse.Namespace, store_bytes: int) -> Iterator[tuple[str, str]]:
+    """Ray; names of the node of each end, where they are two."""
+    quietly = {"logging_level": logging.ERROR, "log_to_driver": False}
+    cluster, places = None, ("", "")
+    if args.joined:
+        ray.init(hosts.ADDRESS, **quietly)
+        places = (f"node:{hosts.NETWORK}.2", f"node:{hosts.NETWORK}.3")
+    elif args.machines == 2:
+        places = ("learner", "sampler")
+        head, other = (
             {"object_store_memory": store_bytes, "num_cpus": 2, "resources": {name: 1}}
-            for name in ("learner", "sampler")
+            for name in places
         )
         head["include_dashboard"] = False
         cluster = Cluster(initialize_head=True, head_node_args=head)
-        cluster.add_node(wait=True, **node)
+        cluster.add_node(wait=True, **other)
+        ray.init(cluster.address, **quietly)
+    else:
         ray.init(
-            address=cluster.address, logging_level=logging.ERROR, log_to_driver=False
+            "local",
+            num_cpus=2,
+            object_store_memory=store_bytes,
+            include_dashboard=False,
+            **quietly,
         )
     try:
-        yield
+        yield places
     finally:
         ray.shutdown()
         if cluster is not None:
             cluster.shutdown()
 
 
-def run(args: argparse.Namespace, folder: pathlib.Path) -> dict:
+def run(
+    args: argparse.Namespace, folder: pathlib.Path, places: tuple[str, str]
+) -> dict:
     """Every round's numbers."""
     ends = (args.mb, args.carriers, folder, args.encoding)
-    is_apart = args.machines > 1
-    learner = start(Learner, *ends, node="learner" * is_apart)
-    sampler = start(Sampler, *ends, args.threads, node="sampler" * is_apart)
+    learner = start(Learner, *ends, node=places[0])
+    sampler = start(Sampler, *ends, args.threads, node=places[1])
     boxes = wait(learner.boxes.remote())
 
     def copy(path: pathlib.Path, *, by_shards: bool) -> dict:
@@ -145,6 +173,7 @@ def run(args: argparse.Namespace, folder: pathlib.Path) -> dict:
     return {
         "mb": mbytes,
         "machines": args.machines,
+        "gbit": args.gbit,
         "carriers": args.carriers,
         "rounds": rounds[2:],
     }
@@ -193,9 +222,12 @@ def report(found: dict) -> int:
         )
         print(f"{first} takes {ratio:.2f} of the time of Ray")
         is_missed |= ratio >= RAY_MAX
+    network = (
+        "" if found["gbit"] is None else f", {found['gbit']:g} Gbit/s between them"
+    )
     usual = f"the default on {num} of them" if is_usual else "not the default"
     print(
-        f"machines: {num}; bounds are those of {first}, {usual}: {bound}, "
+        f"machines: {num}{network}; bounds are those of {first}, {usual}: {bound}, "
         f"stopped under {STALL_MAX:.0%}: {'missed' if is_missed else 'held'}"
     )
     return int(is_missed)

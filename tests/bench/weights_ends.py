@@ -76,7 +76,7 @@ def wanted(mbytes, mesh):
 
 def start(end, *args, node="") -> Any:
     """A `Learner` or `Sampler` in a process of its own, on the node that has this."""
-    resources = {node: 1.0} if node else {}
+    resources = {node: 0.1} if node else {}
     return ray.remote(num_cpus=0, resources=resources)(end).remote(*args)
 
 
@@ -87,10 +87,12 @@ def wait(ref) -> Any:
 def carriers_of(names, folder):
     made = {
         "shared": SharedCarrier,
-        "line": lambda: LineCarrier("127.0.0.1", clock=Clock()),
+        "line": lambda: LineCarrier(ray.util.get_node_ip_address(), clock=Clock()),
         "made": Made,
         "ray": lambda: RayCarrier(Clock()),
-        "transfer": lambda: TransferCarrier("127.0.0.1:0", clock=Clock()),
+        "transfer": lambda: TransferCarrier(
+            f"{ray.util.get_node_ip_address()}:0", clock=Clock()
+        ),
         "folder": lambda: FolderCarrier(folder, is_durable=False),
     }
     return {name: made[name]() for name in names}
@@ -102,7 +104,7 @@ class Made:
     name = "made"
 
     def __init__(self):
-        line = LineCarrier("127.0.0.1", clock=Clock())
+        line = LineCarrier(ray.util.get_node_ip_address(), clock=Clock())
         self.put, self.get, self.drop = line.put, line.get, line.drop
 
 

@@ -1,6 +1,7 @@
 """A learner's tree as leaves and the bytes of this host's shards."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ from jigsaw_jax.runtime.weights.manifest import Index, Leaf
 from jigsaw_jax.runtime.weights.placement import WORDS, bounds
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Box:
     """One shard of this host's.
 
@@ -25,7 +26,7 @@ class Box:
     index: Index
     values: jax.Array | np.ndarray
 
-    @property
+    @functools.cached_property
     def words(self) -> np.ndarray:
         """Its values on the host, as unsigned integers of their size; once copied."""
         values = np.asarray(self.values)

@@ -203,8 +203,7 @@ def test_a_learner_goes_on_before_its_values_are_on_the_host(ends, monkeypatch):
     near, far = ends
     params = two.learner_tree()
     copied = threading.Event()
-    words = snapshot.Box.words.fget
-    assert words is not None
+    words = snapshot.Box.words.func
 
     def waits(box):
         assert copied.wait(SOON_S)
@@ -330,11 +329,12 @@ def test_the_memory_of_versions_goes_round_at_both_ends(ends, monkeypatch):
     sender = two.sender(near, **wanted_by(params))
     receiver = two.receiver(params, far, threads=1)
     made = []
-    for version in range(6):
+    for version in range(8):
         kept = receiver.receive(sender.publish(params, version))
         two.assert_same_bits(kept, params)
         made.append([arena.made for arena in arenas])
-    assert made[0] < made[2] == made[5]
+    # JAX lets go of memory that it shares when it is next asked for something.
+    assert made[0] < made[4] == made[7]
 
 
 def test_a_newer_version_ends_the_one_before_the_last_for_those_that_wait(slow):

@@ -79,7 +79,7 @@ class Line:
         """Send a frame; returns once the system has all of it.
 
         Args:
-          head: usually JSON.
+          head: usually MessagePack.
           body: bytes.
 
         Raises:

@@ -239,20 +239,22 @@ def test_a_learner_is_looked_up_once_a_life_and_gives_what_is_asked_for(of_ray):
     ("error", "expected"),
     [
         (ActorDiedError(), GoneError),
-        (OwnerDiedError("00", None, "here"), GoneError),
+        # As Ray says, too, where its owner can't be reached.
+        (OwnerDiedError("00", None, "here"), CarrierError),
         (ActorUnavailableError("no answer", None), CarrierError),
         (GetTimeoutError("not ready"), CarrierError),
     ],
 )
-def test_a_learner_that_has_ended_is_no_failure_and_one_that_hangs_is_told(
+def test_a_learner_that_has_ended_is_no_failure_and_one_out_of_reach_is_told(
     of_ray, monkeypatch, error, expected
 ):
     of_ray["a"] = Handle(Newest())
     monkeypatch.setattr(ray, "get", mock.Mock(side_effect=error))
     with pytest.raises(expected):
         Source(5.0).ask("a", 1, False)
-    with pytest.raises(GoneError, match="ended"):
-        Source(5.0).ask("b", 1, False)
+    # So it is where Ray's head can't be asked for it, too.
+    with pytest.raises(CarrierError, match="^learner/2 is not found$"):
+        Source(5.0).ask("learner/2 0f", 1, False)
 
 
 @pytest.mark.parametrize("value", [["offer-2", "{}", []], ["offer-3", 5, []], "x"])

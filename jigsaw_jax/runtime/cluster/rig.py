@@ -113,8 +113,9 @@ class Rig:
         Returns:
           How it went.
         """
-        name, number, run = wire.read_list(message, 3)
+        name, number, life = wire.read_list(message, 3)
         learner, version = wire.read(str, name), wire.read(int, number)
+        run = wire.read(str, life)
         self.num_fetches += 1
         if run != self._run:
             # Another life of the learner may count its versions anew.

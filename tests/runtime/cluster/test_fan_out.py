@@ -129,6 +129,31 @@ def test_a_version_costs_the_controller_no_call_of_ray_s():
         assert hand.handle.by_ray == []
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        ["weights", "7", "r", 0.5, ["127.0.0.1", 1]],
+        ["weights", 7, 1, 0.5, ["127.0.0.1", 1]],
+        ["weights", 7, "r", None, ["127.0.0.1", 1]],
+        ["weights", 7, "r", 0.5, ["127.0.0.1"]],
+        ["weights", 7, "r"],
+        ["loaded", True, 0.5],
+        ["loaded", 7, "0.5"],
+        ["loaded", 7],
+        ["unloaded", None, "why"],
+        ["unloaded", 7, b"why"],
+        ["unloaded", 7, "why", "more"],
+    ],
+)
+def test_word_of_weights_of_another_form_is_refused(message):
+    roster, hands = roster_of(1)
+    ears, *_ = hearing(Payloads(1))
+    ears._roster = roster
+    with pytest.raises(wire.WireError):
+        ears.hear(hands["learner"], batch(message))
+    assert commands(hands["sampler-0"]) == []
+
+
 def test_whoever_joins_late_is_sent_the_newest_version_and_joins_with_it_alone():
     roster, hands = roster_of(1)
     roster.take_weights(weights(1))
@@ -323,7 +348,10 @@ def test_what_is_gone_or_does_not_arrive_leaves_a_sampler_as_it_is():
     assert (rig._params, rig.version) == ("trained v0", 0)
 
 
-@pytest.mark.parametrize("message", [[1, 0, "r"], [LEARNER, "0", "r"], [LEARNER, 0]])
+@pytest.mark.parametrize(
+    "message",
+    [[1, 0, "r"], [LEARNER, "0", "r"], [LEARNER, 0, None], [LEARNER, 0], []],
+)
 def test_a_load_of_another_form_is_refused(message):
     with pytest.raises(wire.WireError):
         rig_of([]).fetch(message)

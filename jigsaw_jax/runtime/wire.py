@@ -2,6 +2,7 @@
 
     record -> plain values by field order -> MessagePack      (commands, messages)
     rows   -> MessagePack -> named tuples, all checked        (what is said of samples)
+    record -> plain values by field order -> JSON, a text     (prompts, written once)
 
 Nothing is unpickled and nothing is called by a name that came over the wire: who reads
 says which type it expects, and a value of another type, length or range is a WireError.

@@ -173,7 +173,9 @@ class Ears:
     def _hear_unloaded(self, hand: Hand, values: list[Any], batch: Batch) -> None:
         del batch
         version, reason = wire.read_list(values, 2)
-        self._roster.take_unloaded(hand, wire.read(int, version), wire.read(str, reason))
+        self._roster.take_unloaded(
+            hand, wire.read(int, version), wire.read(str, reason)
+        )
 
     def _hear_loaded(self, hand: Hand, values: list[Any], batch: Batch) -> None:
         del batch

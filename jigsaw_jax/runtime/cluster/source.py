@@ -6,8 +6,8 @@
                               +---> CarrierError: anything else
 
 Of a GoneError the controller hears nothing: whoever took the version's place has told
-it, or Ray, for which a process ends but once. What a cut network looks like too is none:
-the learner may be there all the time, and would be asked for nothing any more. A learner
+it, or Ray, for which a process ends but once. What a cut network looks like too is no
+such error: the learner may be there all the time, and no other load would follow. One
 that hangs has been killed before the time is over.
 """
 

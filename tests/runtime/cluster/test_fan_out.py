@@ -278,7 +278,7 @@ def test_a_learner_that_has_ended_is_no_failure_and_one_out_of_reach_is_told(
     with pytest.raises(expected):
         Source(5.0).ask("a", 1, False)
     # So it is where Ray's head can't be asked for it, too.
-    with pytest.raises(CarrierError, match="^learner/2 is not found$"):
+    with pytest.raises(CarrierError, match=r"^learner/2 is not found$"):
         Source(5.0).ask("learner/2 0f", 1, False)
 
 

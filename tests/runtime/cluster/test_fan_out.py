@@ -341,7 +341,7 @@ def test_what_is_gone_or_does_not_arrive_leaves_a_sampler_as_it_is():
     assert rig.fetch([LEARNER, 0, "r"]) == Fetched(missing="lost")
     assert not rig.has_weights
     # What trains is here by now.
-    assert rig.fetch([LEARNER, 0, "r"]) == Fetched()
+    assert rig.fetch([LEARNER, 0, "r"]) == Fetched(is_new=True)
     assert rig.has_weights
     assert rig.fetch([LEARNER, 1, "r"]) == Fetched(missing="lost")
     assert rig.fetch([LEARNER, 1, "r"]) == Fetched(missing="y", is_gone=True)
@@ -399,14 +399,14 @@ GONE = Fetched(missing="ended", is_gone=True)
 )
 def test_a_sampler_is_silent_of_what_is_gone_on_any_of_its_hosts(own, others, expected):
     duty = duty_of(own, others)
-    duty.load([LEARNER, 4, "r"], ("127.0.0.1", 1))
+    assert duty.load([LEARNER, 4, "r"], ("127.0.0.1", 1)) is False
     assert said(duty) == expected
     assert duty._worker.mock_calls == []
 
 
-def test_a_load_goes_before_the_admissions_behind_it_however_long_it_takes(
-    monkeypatch,
-):
+@pytest.fixture
+def one(monkeypatch):
+    """A sampler's desk, without a line."""
     monkeypatch.setattr(desk, "Contact", mock.Mock())
     monkeypatch.setattr(desk, "wait_until_forsaken", mock.Mock())
     charter = {
@@ -418,7 +418,10 @@ def test_a_load_goes_before_the_admissions_behind_it_however_long_it_takes(
         "host": 0,
         "num_hosts": 1,
     }
-    one = Desk(charter)
+    return Desk(charter)
+
+
+def test_a_load_goes_before_the_admissions_behind_it_however_long_it_takes(one):
     order, loading, may_load = [], threading.Event(), threading.Event()
     done = threading.Event()
 
@@ -442,6 +445,22 @@ def test_a_load_goes_before_the_admissions_behind_it_however_long_it_takes(
     may_load.set()
     assert done.wait(30.0)
     assert order == [("load", [LEARNER, 4, "r"], ("127.0.0.1", 1)), ("u", 0, 0)]
+
+
+def test_a_helper_keeps_what_it_has_borrowed_when_a_version_is_sent_again(one):
+    done = threading.Event()
+    one._sampler = mock.Mock(version=4)
+    one._sampler.load.side_effect = [True, False, False]
+    one._sampler.weights.return_value = "weights"
+    one._helper = helper = mock.Mock()
+    helper.hand_in.side_effect = lambda _: done.set()
+    load = ["load", [["127.0.0.1", 1], LEARNER, 4, "r"], 0, 0]
+    told = [load, ["borrow", [["name"]], 0, 0], load, load, ["hand_in", [7], 0, 0]]
+    one.queue(wire.to_bytes([1, told]))
+    assert done.wait(30.0)
+    names = [name for name, _, _ in helper.mock_calls]
+    assert names == ["follow", "borrow", "hand_in"]
+    assert one._shelf is not None
 
 
 def test_an_answer_may_take_longer_than_it_takes_to_kill_a_learner_that_hangs():

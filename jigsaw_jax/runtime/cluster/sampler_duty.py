@@ -122,7 +122,7 @@ class SamplerDuty:
         if fetched.is_gone:
             return False
         if fetched.missing is not None:
-            self._outbox.post("unloaded", version, fetched.missing)
+            self._unloaded(version, fetched.missing)
         elif self._worker is None:
             self._begin(version)
             self._loaded(version, 0.0, self._clock.now_s())
@@ -138,6 +138,14 @@ class SamplerDuty:
         else:
             self._loaded(version, 0.0, self._clock.now_s())
         return fetched.is_new
+
+    def _unloaded(self, version: int, reason: str) -> None:
+        if self._worker is None:
+            self._outbox.post("unloaded", version, reason)
+        else:
+            # An epoch that was begun before begins on that thread, and lets go what is
+            # said until then.
+            self._worker.thread.do(self._outbox.post, "unloaded", version, reason)
 
     def _of_all(self, version: int, own: Fetched) -> Fetched:
         """How a fetch went on all hosts of the slice."""

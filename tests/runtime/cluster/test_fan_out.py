@@ -367,8 +367,17 @@ def duty_of(fetched, others=None):
     duty._peers = mock.Mock(spec=Peers, is_alone=others is None)
     duty._peers.gather.return_value = [(answer, []) for answer in others or ()]
     duty._worker = mock.Mock()
+    duty._under_way = {}
     duty._clock = Clock()
     return duty
+
+
+def run_thread(duty):
+    """What the sampler's thread was given to do; calls of its worker but these."""
+    for command in duty._worker.thread.do.mock_calls:
+        what, *args = command.args
+        what(*args)
+    return [call for call in duty._worker.mock_calls if call[0] != "thread.do"]
 
 
 def said(duty):
@@ -400,8 +409,17 @@ GONE = Fetched(missing="ended", is_gone=True)
 def test_a_sampler_is_silent_of_what_is_gone_on_any_of_its_hosts(own, others, expected):
     duty = duty_of(own, others)
     assert duty.load([LEARNER, 4, "r"], ("127.0.0.1", 1)) is False
+    assert run_thread(duty) == []
     assert said(duty) == expected
-    assert duty._worker.mock_calls == []
+
+
+def test_what_an_epoch_s_first_version_misses_is_said_in_that_epoch():
+    duty = duty_of(Fetched(missing="late"))
+    duty.reset(2)
+    duty.load([LEARNER, 4, "r"], ("127.0.0.1", 1))
+    run_thread(duty)
+    head = wire.from_bytes(duty._outbox.take(0.01)[0])
+    assert (head["epoch"], head["items"]) == (2, [["unloaded", 4, "late"]])
 
 
 @pytest.fixture

@@ -2,11 +2,13 @@
 
     record -> plain values by field order -> MessagePack      (commands, messages)
     rows   -> MessagePack -> named tuples, all checked        (what is said of samples)
+    record -> plain values by field order -> JSON, a text     (prompts, written once)
 
 Nothing is unpickled and nothing is called by a name that came over the wire: who reads
 says which type it expects, and a value of another type, length or range is a WireError.
 """
 
+import contextlib
 import dataclasses
 import enum
 import functools
@@ -21,6 +23,7 @@ import msgspec
 import numpy as np
 
 _SCALARS = frozenset((str, int, float, bool, types.NoneType))
+_TEXT = frozenset((str,))
 
 
 class WireError(ValueError):
@@ -80,40 +83,42 @@ def read(hint: Any, value: Any) -> Any:
     return reader(hint)(value)
 
 
-def _scalar_of_numpy(value: Any) -> Any:
+# Code of an extension: JSON within MessagePack.
+JSON = 1
+_EXACT = {str: str.__str__, int: int.__int__, float: float.__float__}
+
+
+def _exact(value: Any) -> Any:
+    """A scalar of NumPy, or of a class made from a plain one, as JSON has it."""
     if isinstance(value, np.generic):
         return value.item()
+    for kind, exact in _EXACT.items():
+        if isinstance(value, kind):
+            return exact(value)
     raise TypeError(f"a value must be plain, got {type(value).__name__}")
 
 
-def _no_extension(code: int, data: memoryview) -> Any:
-    raise WireError(f"message must be plain, got extension {code}, {len(data)} bytes")
+def _extension(code: int, data: memoryview) -> Any:
+    if code != JSON:
+        raise WireError(f"message must be plain, got extension {code}")
+    return _from_json(bytes(data))
 
 
-_encode = msgspec.msgpack.Encoder(enc_hook=_scalar_of_numpy).encode
-_write = json.JSONEncoder(separators=(",", ":")).encode
-_decode = msgspec.msgpack.Decoder(ext_hook=_no_extension).decode
+_encode = msgspec.msgpack.Encoder(enc_hook=_exact).encode
+_write = json.JSONEncoder(separators=(",", ":"), default=_exact).encode
+_decode = msgspec.msgpack.Decoder(ext_hook=_extension).decode
 
 
 def to_bytes(value: Any) -> bytes:
     """MessagePack of plain values; named tuples count as lists.
 
-    A surrogate that stands alone, as in a file's name that is no UTF-8, is spelled out.
+    Two things have no form there, and go as JSON within it: a surrogate that stands
+    alone, as in a file's name that is no UTF-8, and a whole number of over 64 bits.
     """
     try:
         return _encode(value)
-    except UnicodeEncodeError:
-        return _encode(_spelled(value))
-
-
-def _spelled(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode(errors="backslashreplace").decode()
-    if isinstance(value, Mapping):
-        return {_spelled(key): _spelled(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return list(map(_spelled, value))
-    return value
+    except (UnicodeEncodeError, OverflowError):
+        return _encode(msgspec.msgpack.Ext(JSON, _write(value).encode()))
 
 
 def from_bytes(data: bytes | memoryview) -> Any:
@@ -131,9 +136,13 @@ def to_text(value: Any) -> str:
 
 def from_text(text: Any) -> Any:
     """What `to_text` wrote; a WireError where it is none."""
+    return _from_json(read(str, text))
+
+
+def _from_json(text: str | bytes) -> Any:
     try:
-        return json.loads(read(str, text))
-    except ValueError as error:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise WireError(f"text must be JSON: {error}") from None
 
 
@@ -176,7 +185,8 @@ def _scalar(hint: Any) -> Callable[[Any], Any]:
         if type(value) is hint:
             return value
         if hint is float and type(value) is int:
-            return float(value)
+            with contextlib.suppress(OverflowError):
+                return float(value)
         raise _wrong(hint, value)
 
     return scalar
@@ -219,7 +229,8 @@ def _dict(hint: Any) -> Callable[[Any], Any]:
     kept = _kept(arms[1]) if arms else frozenset()
 
     def mapping(value: Any) -> Any:
-        if type(value) is not dict:
+        # MessagePack, unlike JSON, has keys of every type.
+        if type(value) is not dict or not _TEXT.issuperset(map(type, value)):
             raise _wrong(hint, value)
         if kept.issuperset(map(type, value.values())):
             return value.copy()

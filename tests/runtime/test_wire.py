@@ -1,5 +1,6 @@
 """What crosses a process border comes back as it was, or not at all."""
 
+import json
 import math
 
 import hypothesis
@@ -48,9 +49,34 @@ def test_numbers_that_json_has_not_come_back():
     assert math.isnan(wire.from_bytes(wire.to_bytes(math.nan)))
 
 
-def test_a_surrogate_that_stands_alone_is_spelled_out_and_ends_nothing():
-    sent = {"why": ["no such file: \udcff", 1]}
-    assert wire.from_bytes(wire.to_bytes(sent)) == {"why": ["no such file: \\udcff", 1]}
+class Name(str):
+    """As a task may have for a name."""
+
+    __slots__ = ()
+
+    def __str__(self):
+        return "another"
+
+
+class Count(int):
+    """As a task may have for a number."""
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"run_dir": "/runs/\udcff", "why": ["no such file: \udcff", 1, None, 0.1]},
+        # As a reward may be that is a whole number.
+        ["scored", 10**300, -(2**63) - 1],
+        {"\ud800": (math.inf, np.float32(0.5), True)},
+        [Name("u"), Count(3), np.str_("v")],
+    ],
+)
+def test_what_json_carried_and_message_pack_does_not_comes_back_as_it_was(sent):
+    found = wire.from_bytes(wire.to_bytes(sent))
+    assert found == json.loads(json.dumps(sent, default=np.generic.item))
+    told = found if isinstance(found, list) else [*found, *found.values()]
+    assert {type(value) for value in told} <= {str, int, float, list}
 
 
 @pytest.mark.parametrize("value", [object(), 1j, np.zeros(2)])
@@ -63,6 +89,9 @@ def test_what_is_not_plain_is_not_sent(value):
 @hypothesis.example(b"\x91" * 100_000)
 @hypothesis.example(b"\xd6\xff" + bytes(4))
 @hypothesis.example(b"\xd4\x01\x00")
+@hypothesis.example(b"\xd4\x01\xff")
+@hypothesis.example(b"\xd4\x05\x00")
+@hypothesis.example(b"\xc9\x00\x01\x86\xa0\x01" + b"[" * 100_000)
 @hypothesis.example(b"\x81\x90\x01")
 def test_bytes_that_are_no_message_are_refused(data):
     try:
@@ -88,6 +117,10 @@ def test_bytes_that_are_no_message_are_refused(data):
         (Score, {"value": 1.0}),
         (Train, []),
         (int | None, "x"),
+        pytest.param(float, 10**400, id="float-more_than_any"),
+        (dict[str, float], {1: 2.0}),
+        (dict[str, float], {None: 2.0, "a": 1.0}),
+        (dict, {b"a": 1}),
     ],
 )
 def test_a_value_of_another_type_is_refused(hint, value):

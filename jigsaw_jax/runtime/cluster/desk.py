@@ -260,9 +260,11 @@ class Desk:
         del refs
         depot, *message = values
         address = read_address(depot)
-        self._sampler.load(message, address)
+        is_new = self._sampler.load(message, address)
         if self._helper is not None and self._sampler.has_weights:
-            self._helper.follow(self._sampler.weights(), self._sampler.version)
+            # What is sent again, for others, is older than what it has borrowed since.
+            if is_new:
+                self._helper.follow(self._sampler.weights(), self._sampler.version)
             if self._shelf is None or self._shelf.address != address:
                 self._shelf = FarDepot(address, self._token, self._worker)
 

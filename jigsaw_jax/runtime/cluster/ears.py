@@ -156,15 +156,15 @@ class Ears:
 
     def _hear_weights(self, hand: Hand, values: list[Any], batch: Batch) -> None:
         del batch
-        version, run, start_s, depot = values
+        number, run, start_s, depot = wire.read_list(values, 4)
         address = read_address(depot)
         self._reports.stock.open(address)
-        hand.version = version
+        version = hand.version = wire.read(int, number)
         self._roster.take_weights(
             Weights(
                 version=version,
-                run=run,
-                start_s=start_s + hand.offset_s,
+                run=wire.read(str, run),
+                start_s=wire.read(float, start_s) + hand.offset_s,
                 learner=hand.called,
                 depot=address,
             )
@@ -172,11 +172,16 @@ class Ears:
 
     def _hear_unloaded(self, hand: Hand, values: list[Any], batch: Batch) -> None:
         del batch
-        self._roster.take_unloaded(hand, *values)
+        version, reason = wire.read_list(values, 2)
+        self._roster.take_unloaded(
+            hand, wire.read(int, version), wire.read(str, reason)
+        )
 
     def _hear_loaded(self, hand: Hand, values: list[Any], batch: Batch) -> None:
         del batch
-        self._roster.take_loaded(hand, values[0], values[1] + hand.offset_s)
+        number, end_s = wire.read_list(values, 2)
+        version, end_s = wire.read(int, number), wire.read(float, end_s)
+        self._roster.take_loaded(hand, version, end_s + hand.offset_s)
 
     def _hear_say(self, hand: Hand, values: list[Any], batch: Batch) -> None:
         del hand, batch

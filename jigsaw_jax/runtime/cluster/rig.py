@@ -37,7 +37,7 @@ from jigsaw_jax.settings import Train
 class Fetched:
     """How a fetch went.
 
-    is_new: whether the version was not here before.
+    is_new: whether it was not here before, whole.
     missing: why it is not here; None where it is.
     is_gone: nobody has it any more, and another load follows.
     """
@@ -113,8 +113,9 @@ class Rig:
         Returns:
           How it went.
         """
-        name, number, run = wire.read_list(message, 3)
+        name, number, life = wire.read_list(message, 3)
         learner, version = wire.read(str, name), wire.read(int, number)
+        run = wire.read(str, life)
         self.num_fetches += 1
         if run != self._run:
             # Another life of the learner may count its versions anew.
@@ -135,7 +136,7 @@ class Rig:
         except WeightError as error:
             return Fetched(missing=str(error))
         self._fetched[self.num_fetches] = self._params
-        return Fetched(is_new=is_new)
+        return Fetched(is_new=is_new or is_first)
 
     def _receive(self, wanted: Any) -> Receiver:
         return Receiver(self._run, wanted, self._ways, clock=self._clock)

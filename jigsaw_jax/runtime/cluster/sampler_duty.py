@@ -101,7 +101,7 @@ class SamplerDuty:
         """All weights of the version that was fetched last."""
         return self._rig.weights()
 
-    def load(self, message: Any, depot: Address) -> None:
+    def load(self, message: Any, depot: Address) -> bool:
         """Fetch a version, place it, and swap it in between two decode steps.
 
         What does not arrive, on every host of the slice, changes nothing; the
@@ -110,6 +110,9 @@ class SamplerDuty:
         Args:
           message: the learner, version and run, as `Rig.fetch` takes them.
           depot: of that learner, for completions.
+
+        Returns:
+          Whether there are other weights than before.
         """
         self._porter.to(depot)
         version = message[1]
@@ -117,9 +120,9 @@ class SamplerDuty:
         if not self._peers.is_alone:
             fetched = self._of_all(version, fetched)
         if fetched.is_gone:
-            return
+            return False
         if fetched.missing is not None:
-            self._outbox.post("unloaded", version, fetched.missing)
+            self._unloaded(version, fetched.missing)
         elif self._worker is None:
             self._begin(version)
             self._loaded(version, 0.0, self._clock.now_s())
@@ -134,6 +137,15 @@ class SamplerDuty:
             self._rig.publish(version, sampler=self._worker, report=self._loaded)
         else:
             self._loaded(version, 0.0, self._clock.now_s())
+        return fetched.is_new
+
+    def _unloaded(self, version: int, reason: str) -> None:
+        if self._worker is None:
+            self._outbox.post("unloaded", version, reason)
+        else:
+            # An epoch that was begun before begins on that thread, and lets go what is
+            # said until then.
+            self._worker.thread.do(self._outbox.post, "unloaded", version, reason)
 
     def _of_all(self, version: int, own: Fetched) -> Fetched:
         """How a fetch went on all hosts of the slice."""

@@ -3,15 +3,18 @@
     load: version, learner --ask==Ray==> Newest, at the learner
                               |---> offers
                               +---> GoneError: superseded, or the learner has ended
+                              +---> CarrierError: anything else
 
-Whoever took the version's place has told the controller, which sends another load. A
-learner that hangs has been killed before the time is over.
+Of a GoneError the controller hears nothing: whoever took the version's place has told
+it, or Ray, for which a process ends but once. What a cut network looks like too is no
+such error: the learner may be there all the time, and no other load would follow. One
+that hangs has been killed before the time is over.
 """
 
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, OwnerDiedError, RayError
+from ray.exceptions import ActorDiedError, RayError
 
 from jigsaw_jax.runtime.cluster import offers
 from jigsaw_jax.runtime.weights import CarrierError, Offer
@@ -49,7 +52,7 @@ class Source:
 
         Raises:
           GoneError: it is not to be had any more.
-          CarrierError: there was no answer, or what it names is lost.
+          CarrierError: it is not found, there was no answer, or what it names is lost.
           WireError: it is not what `offers.put` made.
         """
         try:
@@ -60,14 +63,20 @@ class Source:
             if found is None:
                 raise GoneError(f"version {version} has been superseded")
             return [offers.get(told, self._within_s) for told in found]
-        except (ActorDiedError, OwnerDiedError) as error:
-            raise GoneError(f"{name} has ended") from error
+        except ActorDiedError as error:
+            raise GoneError(f"{_worker(name)} has ended") from error
         except RayError as error:
             first = str(error).strip().split("\n")[0]
-            raise CarrierError(f"{name} does not answer: {first}") from error
+            raise CarrierError(f"{_worker(name)} does not answer: {first}") from error
 
     def _find(self, name: str) -> Any:
         try:
             return ray.get_actor(name)
         except ValueError:
-            raise GoneError(f"{name} has ended") from None
+            # Ray says the same where it could not ask who has the name.
+            raise CarrierError(f"{_worker(name)} is not found") from None
+
+
+def _worker(name: str) -> str:
+    """The worker's own name, behind which there is what makes it Ray's."""
+    return name.partition(" ")[0]

@@ -1,7 +1,7 @@
 """The manifest: what a version of the weights consists of, to the last byte.
 
-It is plain JSON and travels beside the payloads, through the controller where there is
-one. A payload holds pieces, each the bytes of one shard of one leaf.
+It is plain JSON and travels beside the payloads' tickets, from who sends to who
+receives. A payload holds pieces, each the bytes of one shard of one leaf.
 """
 
 import dataclasses

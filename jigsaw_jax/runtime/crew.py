@@ -119,8 +119,8 @@ class Crew(Protocol):
         """The group with its completions; called from the thread of the log."""
         ...
 
-    def forget(self, group: GroupId) -> None:
-        """The group has ended and will not be asked for again."""
+    def forget(self, groups: Iterable[GroupId]) -> None:
+        """They are the learner's, or dropped: nothing more is asked of them."""
         ...
 
     @property

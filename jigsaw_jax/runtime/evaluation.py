@@ -204,6 +204,11 @@ def completion_text(tokenizer: Tokenizer, sample: Sample) -> str:
     return tokenizer.decode(tokens)
 
 
+def completion_spelled(tokenizer: Tokenizer, sample: Sample) -> tuple[str, list[str]]:
+    """Its text and its pieces."""
+    return completion_text(tokenizer, sample), completion_pieces(tokenizer, sample)
+
+
 def completion_pieces(tokenizer: Tokenizer, sample: Sample) -> list[str]:
     """The text of each token of a completion, observed ones and the stop included.
 

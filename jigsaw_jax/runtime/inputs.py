@@ -12,6 +12,9 @@ from jigsaw_jax.reward.reference import check_reference
 from jigsaw_jax.settings import Train
 from jigsaw_jax.settings.paths import forget_gguf
 
+# Prompts at a time, in some 1 ms.
+READ_MAX = 64
+
 
 class RefusedError(Exception):
     """The settings do not fit the files that they name; the message is one line."""
@@ -137,6 +140,13 @@ def prompts_again(
                 "restore the data file, or choose another --run_dir"
             )
     return prompts
+
+
+def read_in_parts(source: PromptSource, first: int, num: int) -> Iterator[list[Prompt]]:
+    """The prompts at `num` positions from `first` on, as many at a time as is quick."""
+    for start in range(first, first + num, READ_MAX):
+        end = min(start + READ_MAX, first + num)
+        yield [source.prompt(position) for position in range(start, end)]
 
 
 @contextlib.contextmanager

@@ -156,7 +156,7 @@ class LocalCrew:
         """The group; its completions are here."""
         return group
 
-    def forget(self, group: GroupId) -> None:
+    def forget(self, groups: Iterable[GroupId]) -> None:
         """Nothing is kept here."""
 
     @property

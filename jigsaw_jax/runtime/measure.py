@@ -7,10 +7,9 @@ group or, for a group that was dropped, the next one.
 import collections
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence, Sized
 
-from jigsaw_jax.records import Sample, Score
+from jigsaw_jax.records import Group
 from jigsaw_jax.store.summary import clipped, union, union_s
 
 Interval = tuple[float, float]
@@ -44,45 +43,70 @@ def busy_s(intervals: Iterable[Interval], start_s: float, end_s: float) -> float
     return union_s(clipped(union(intervals), start_s, end_s))
 
 
-def completion_metrics(
-    samples: Sequence[Sample], scores: Sequence[Score]
-) -> dict[str, float]:
-    """Rewards and lengths of the completions of one update.
+class Completions:
+    """The completions of one update, added a group at a time.
 
-    A missing reward is in no mean; lengths count sampled tokens alone.
+    Groups end one by one while an update is filled, so that little is left to do at its
+    step. Every number is kept: sums are of all at once, and so exact, and the same in
+    whatever order groups came.
     """
-    values: list[float] = []
-    parts: collections.defaultdict[str, list[float]] = collections.defaultdict(list)
-    for score in scores:
-        if score.value is not None:
-            values.append(score.value)
-        for name, part in score.parts.items():
-            # A name is there also where no reward of it is.
-            known = parts[name]
-            if part is not None:
-                known.append(part)
-    metrics = {"reward/mean": mean(values), "reward/std": std(values)}
-    metrics |= {f"reward/{name}": mean(parts[name]) for name in sorted(parts)}
-    lengths = [float(sample.num_sampled) for sample in samples]
-    truncated = [float(sample.is_truncated) for sample in samples]
-    return metrics | {
-        "completion/length_mean": mean(lengths),
-        "completion/length_max": max(lengths, default=0.0),
-        "completion/truncated_ratio": mean(truncated),
-        "reward/missing": float(len(scores) - len(values)),
-    }
+
+    def __init__(self) -> None:
+        self._lengths: list[int] = []
+        self._truncated: list[bool] = []
+        self._rewards: list[float | None] = []
+        self._parts: dict[str, list[float | None]] = collections.defaultdict(list)
+        # Of each group.
+        self._is_equal: list[bool] = []
+
+    def add(self, group: Group) -> None:
+        """Count a group that has ended."""
+        self._lengths += [sample.num_sampled for sample in group.samples]
+        self._truncated += [sample.is_truncated for sample in group.samples]
+        rewards = [score.value for score in group.scores]
+        self._rewards += rewards
+        self._is_equal.append(is_zero_variance(rewards))
+        parts = self._parts
+        for score in group.scores:
+            for name, part in score.parts.items():
+                parts[name].append(part)
+
+    def merge(self, other: "Completions") -> None:
+        """Count all that the other one has counted."""
+        self._lengths += other._lengths
+        self._truncated += other._truncated
+        self._rewards += other._rewards
+        self._is_equal += other._is_equal
+        for name, parts in other._parts.items():
+            self._parts[name] += parts
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that were sampled."""
+        return sum(self._lengths)
+
+    def metrics(self) -> dict[str, float]:
+        """Rewards, lengths, and the share of groups whose rewards are all equal.
+
+        A missing reward is in no mean; lengths count sampled tokens alone.
+        """
+        rewards = _there(self._rewards)
+        parts = {name: _there(self._parts[name]) for name in sorted(self._parts)}
+        return {
+            "reward/mean": mean(rewards),
+            "reward/std": std(rewards),
+            **{f"reward/{name}": mean(values) for name, values in parts.items()},
+            "completion/length_mean": _share(self.num_tokens, self._lengths),
+            "completion/length_max": float(max(self._lengths, default=0)),
+            "completion/truncated_ratio": _share(sum(self._truncated), self._truncated),
+            "reward/missing": float(len(self._rewards) - len(rewards)),
+            "group/zero_variance_ratio": _share(sum(self._is_equal), self._is_equal),
+        }
 
 
-def is_zero_variance(scores: Sequence[Score]) -> bool:
+def is_zero_variance(rewards: Iterable[float | None]) -> bool:
     """Whether all rewards that are there are equal: the group teaches nothing."""
-    values = [score.value for score in scores if score.value is not None]
-    return not values or max(values) == min(values)
-
-
-def group_metrics(scores_of_groups: Sequence[Sequence[Score]]) -> dict[str, float]:
-    """Share of groups whose rewards are all equal."""
-    equal = [float(is_zero_variance(scores)) for scores in scores_of_groups]
-    return {"group/zero_variance_ratio": mean(equal)}
+    return len(set(rewards) - {None}) <= 1
 
 
 def time_metrics(window: Window, *, trained_tokens: int) -> dict[str, float]:
@@ -100,15 +124,18 @@ def time_metrics(window: Window, *, trained_tokens: int) -> dict[str, float]:
 
 def mean(values: Sequence[float]) -> float:
     """Arithmetic mean; NaN of nothing."""
-    return math.fsum(values) / len(values) if values else math.nan
+    return _share(math.fsum(values), values)
 
 
 def std(values: Sequence[float]) -> float:
     """Population standard deviation; NaN of nothing."""
     center = mean(values)
-    return math.sqrt(mean([(value - center) ** 2 for value in values]))
+    return math.sqrt(mean([(off := value - center) * off for value in values]))
 
 
-def plain(record: dict[str, Any]) -> dict[str, Any]:
-    """Floats and integers of the standard library, so that JSON takes them."""
-    return {k: v.item() if hasattr(v, "item") else v for k, v in record.items()}
+def _share(total: float | int, values: Sized) -> float:
+    return total / len(values) if values else math.nan
+
+
+def _there(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]

@@ -1,4 +1,4 @@
-"""Prompts, completions and scores by identity, from arrival until the group ends."""
+"""Prompts, completions and scores by identity, from arrival until they are freed."""
 
 import dataclasses
 import threading
@@ -106,12 +106,13 @@ class Payloads:
             opened = self._groups.get(group_id)
             return opened is not None and len(opened.scored) == self._samples_per_group
 
-    def free(self, group_id: GroupId, *, keep_prompt: bool = False) -> None:
-        """Forget a group that has ended; another draw may still need the prompt."""
+    def free(self, groups: Iterable[GroupId], *, keep_prompts: bool = False) -> None:
+        """Forget groups; another draw may still need their prompts."""
         with self._lock:
-            self._groups.pop(group_id, None)
-            if not keep_prompt:
-                self._prompts.pop(group_id.uid, None)
+            for group in groups:
+                self._groups.pop(group, None)
+                if not keep_prompts:
+                    self._prompts.pop(group.uid, None)
 
     def num_open(self) -> int:
         """Groups of which something is held."""

@@ -4,7 +4,7 @@ import collections
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jigsaw_jax.records import (
@@ -30,6 +30,10 @@ from jigsaw_jax.store.metrics import MetricsLog
 from jigsaw_jax.store.rollouts import Logged, RolloutLog, rollout_rows
 from jigsaw_jax.store.run_dir import RunDir
 from jigsaw_jax.train.metrics import OPTIONAL
+
+# Groups at a time, in some 1 ms.
+SETTLED_MAX = 64
+LET_GO_MAX = 128
 
 
 class Record:
@@ -89,10 +93,15 @@ class Record:
         self._metrics = MetricsLog(
             self._dir.metrics,
             tensorboard=self._dir.tensorboard if train.store.tensorboard else None,
+            on_failed=fail,
         )
         self._rollouts = RolloutLog(self._dir.rollouts, on_failed=fail)
         self._evaluations = EvaluationLog(self._dir.evaluations)
         self._tally = Tally(saved.get("tally", {}))
+        # By update; and those dropped since the last one.
+        self._handed: dict[int, list[Group]] = collections.defaultdict(list)
+        self._dropped: list[Logged] = []
+        self._ended: list[Group] = []
         self.control_s = 0.0
 
     @property
@@ -130,11 +139,38 @@ class Record:
 
     def handed(self, update: int, groups: Sequence[Group], now_s: float) -> None:
         """Groups were handed to the learner for an update."""
-        self._tally.handed(update, groups, now_s)
+        self._tally.handed(now_s)
+        self._handed[update] += groups
+
+    def settle(
+        self,
+        update: int,
+        groups: Sequence[Group],
+        *,
+        free: Callable[[list[GroupId]], None],
+    ) -> Iterator[None]:
+        """Count groups of a hand-off and free them, yielding between parts of them.
+
+        Args:
+          update: theirs, whose step is not logged before this has ended.
+          groups: that were handed over.
+          free: forgets groups.
+
+        Yields:
+          Nothing.
+        """
+        for start in range(0, len(groups), SETTLED_MAX):
+            if start:
+                yield
+            part = groups[start : start + SETTLED_MAX]
+            for group in part:
+                self._tally.trained(update, group)
+            free([group.id for group in part])
 
     def dropped(self, group: Group, reason: str) -> None:
         """A scored group ended untrained."""
-        self._tally.dropped(group, reason)
+        self._tally.dropped(group)
+        self._dropped.append(Logged(group, dropped=reason))
 
     def published(self, version: int, start_s: float, end_s: float) -> None:
         """A version reached the sampler."""
@@ -160,7 +196,7 @@ class Record:
         learner_busy: collections.deque[tuple[float, float]],
         sampler_busy: collections.deque[tuple[float, float, int]],
         whole: Callable[[Group], Group],
-    ) -> tuple[dict[str, Any], list[Group]]:
+    ) -> dict[str, Any]:
         """Log an update.
 
         Args:
@@ -174,9 +210,9 @@ class Record:
           whole: a group with its completions, called where they are written.
 
         Returns:
-          The update's record and the groups that it trained.
+          The update's record.
         """
-        groups, dropped, record = self._tally.stepped(
+        record = self._tally.stepped(
             event, learner_busy, sampler_busy, staleness=pipeline.staleness
         )
         self._tally.first_step(event.now_s, process_age_s())
@@ -191,13 +227,25 @@ class Record:
         }
         self._tally.mismatch(record.get("mismatch/logprob_abs_max"))
         self._metrics.record(event.update, record)
+        groups = self._handed.pop(event.update)
+        self._ended += groups
+        dropped, self._dropped = self._dropped, []
         if event.update % self._train.store.rollouts_every == 0:
             logged = [
                 Logged(group, advantages=advantages.get(group.id)) for group in groups
             ]
-            logged += [Logged(group, dropped=reason) for group, reason in dropped]
-            self._write_rollouts(event.update, logged, whole)
-        return {"update": event.update, **record}, groups
+            self._write_rollouts(event.update, logged + dropped, whole)
+        return {"update": event.update, **record}
+
+    def let_go(self) -> Iterator[None]:
+        """Let go the groups of the last update, yielding between parts of them.
+
+        A completion goes with its group, so not before the update has stepped.
+        """
+        del self._ended[-LET_GO_MAX:]
+        while self._ended:
+            yield
+            del self._ended[-LET_GO_MAX:]
 
     def _write_rollouts(
         self,
@@ -263,9 +311,9 @@ class Record:
     ) -> None:
         """Write summary.json and close every file."""
         # Where nothing could train, what was dropped is all that there is to see.
-        if dropped := self._tally.take_dropped():
-            logged = [Logged(group, dropped=reason) for group, reason in dropped]
-            self._write_rollouts(pipeline.updates_done, logged, whole, is_trained=False)
+        if dropped := self._dropped:
+            done = pipeline.updates_done
+            self._write_rollouts(done, dropped, whole, is_trained=False)
         self.vault.close()
         self._rollouts.close()
         self._metrics.close()

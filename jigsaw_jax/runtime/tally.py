@@ -8,7 +8,7 @@ from typing import Any
 
 from jigsaw_jax.records import Group, UpdateStepped
 from jigsaw_jax.runtime import measure
-from jigsaw_jax.runtime.measure import Interval, Window
+from jigsaw_jax.runtime.measure import Completions, Interval, Window
 
 Busy = tuple[float, float, int]
 
@@ -57,8 +57,9 @@ class Tally:
 
     def __init__(self, saved: Mapping[str, Any]) -> None:
         self.totals = Totals(**saved)
-        self._handed: dict[int, list[Group]] = collections.defaultdict(list)
-        self._dropped: list[tuple[Group, str]] = []
+        # By update; and those dropped since the last one, which are in the next.
+        self._trained: dict[int, Completions] = collections.defaultdict(Completions)
+        self._dropped = Completions()
         self._window_start_s: float | None = None
         self._round_start_s: float | None = None
         self._round_end_s: float | None = None
@@ -90,20 +91,18 @@ class Tally:
         if self._window_start_s is None:
             self._window_start_s = now_s
 
-    def handed(self, update: int, groups: Sequence[Group], now_s: float) -> None:
+    def handed(self, now_s: float) -> None:
         """Groups went to the learner."""
-        self._handed[update].extend(groups)
         if self._dispatch_s is None and self._round_start_s is not None:
             self._dispatch_s = now_s - self._round_start_s
 
-    def dropped(self, group: Group, reason: str) -> None:
-        """A scored group ended untrained."""
-        self._dropped.append((group, reason))
+    def trained(self, update: int, group: Group) -> None:
+        """A group is in an update that has not stepped."""
+        self._trained[update].add(group)
 
-    def take_dropped(self) -> list[tuple[Group, str]]:
-        """Groups that ended untrained since the last update, with their reasons."""
-        dropped, self._dropped = self._dropped, []
-        return dropped
+    def dropped(self, group: Group) -> None:
+        """A scored group ended untrained."""
+        self._dropped.add(group)
 
     def published(self, start_s: float, end_s: float) -> None:
         """A version reached the sampler, so a round is over."""
@@ -136,7 +135,7 @@ class Tally:
         sampler_busy: collections.deque[Busy],
         *,
         staleness: tuple[float, int],
-    ) -> tuple[list[Group], list[tuple[Group, str]], dict[str, Any]]:
+    ) -> dict[str, Any]:
         """Close the window of an update.
 
         The intervals are taken out of the two queues.
@@ -148,19 +147,16 @@ class Tally:
           staleness: mean and maximum over the update's groups, in versions.
 
         Returns:
-          The groups that trained, those that were dropped since the update before
-          with their reasons, and metrics by name.
+          Metrics by name.
         """
-        groups, dropped = self._handed.pop(event.update), self.take_dropped()
-        ended = groups + [group for group, _ in dropped]
+        completions = self._trained.pop(event.update)
+        trained_tokens = completions.num_tokens
+        completions.merge(self._dropped)
+        self._dropped = Completions()
         window = self._close_window(event.now_s, learner_busy, sampler_busy)
         self._round_end_s = event.now_s
-        samples = [s for group in ended for s in group.samples]
-        scores = [s for group in ended for s in group.scores]
-        trained_tokens = sum(s.num_sampled for group in groups for s in group.samples)
-        record = (
-            measure.completion_metrics(samples, scores)
-            | measure.group_metrics([group.scores for group in ended])
+        return (
+            completions.metrics()
             | measure.time_metrics(window, trained_tokens=trained_tokens)
             | {"staleness/mean": staleness[0], "staleness/max": staleness[1]}
             | {
@@ -172,7 +168,6 @@ class Tally:
                 "time/publish_to_prefill_s": self._prefill_s,
             }
         )
-        return groups, dropped, record
 
     def first_step(self, end_s: float, age_s: float) -> None:
         """Note the end of the run's first update, once."""

@@ -1,35 +1,29 @@
-"""What crosses a process border: JSON and arrays of fixed types, checked on arrival.
+"""What crosses a process border: MessagePack, checked on arrival.
 
-    record   -> plain values by field order -> JSON          (prompts, scores, commands)
-    Sample   -> JSON head, then int32 and float32 columns    (one buffer a completion)
+    record -> plain values by field order -> MessagePack      (commands, messages)
+    rows   -> MessagePack -> named tuples, all checked        (what is said of samples)
+    record -> plain values by field order -> JSON, a text     (prompts, written once)
 
 Nothing is unpickled and nothing is called by a name that came over the wire: who reads
 says which type it expects, and a value of another type, length or range is a WireError.
-Logprobs are float32 where they are made, so they come back bit for bit.
 """
 
+import contextlib
 import dataclasses
 import enum
 import functools
 import json
 import operator
-import struct
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from jigsaw_jax.records import FinishReason, Sample, SampleId, Segment
-
-_HEAD = struct.Struct("<4sI")
-_MAGIC = b"JGS1"
-HEAD_BYTES_MAX = 1 << 20
-_TOKEN = np.dtype("<i4")
-_REAL = np.dtype("<f4")
 _SCALARS = frozenset((str, int, float, bool, types.NoneType))
-_encode = json.JSONEncoder(separators=(",", ":")).encode
+_TEXT = frozenset((str,))
 
 
 class WireError(ValueError):
@@ -40,7 +34,7 @@ class WireError(ValueError):
 
 
 def plain(value: Any) -> Any:
-    """A record as JSON values, its fields in order.
+    """A record as plain values, its fields in order.
 
     Args:
       value: dataclasses, named tuples, enums, tuples, dicts and scalars in each other.
@@ -78,7 +72,7 @@ def read(hint: Any, value: Any) -> Any:
 
     Args:
       hint: a type, as annotated.
-      value: JSON values.
+      value: plain values.
 
     Returns:
       The value.
@@ -89,22 +83,67 @@ def read(hint: Any, value: Any) -> Any:
     return reader(hint)(value)
 
 
+# Code of an extension: JSON within MessagePack.
+JSON = 1
+_EXACT = {str: str.__str__, int: int.__int__, float: float.__float__}
+
+
+def _exact(value: Any) -> Any:
+    """A scalar of NumPy, or of a class made from a plain one, as JSON has it."""
+    if isinstance(value, np.generic):
+        return value.item()
+    for kind, exact in _EXACT.items():
+        if isinstance(value, kind):
+            return exact(value)
+    raise TypeError(f"a value must be plain, got {type(value).__name__}")
+
+
+def _extension(code: int, data: memoryview) -> Any:
+    if code != JSON:
+        raise WireError(f"message must be plain, got extension {code}")
+    return _from_json(bytes(data))
+
+
+_encode = msgspec.msgpack.Encoder(enc_hook=_exact).encode
+_write = json.JSONEncoder(separators=(",", ":"), default=_exact).encode
+_decode = msgspec.msgpack.Decoder(ext_hook=_extension).decode
+
+
 def to_bytes(value: Any) -> bytes:
-    """JSON of plain values."""
-    return _encode(value).encode()
+    """MessagePack of plain values; named tuples count as lists.
+
+    Two things have no form there, and go as JSON within it: a surrogate that stands
+    alone, as in a file's name that is no UTF-8, and a whole number of over 64 bits.
+    """
+    try:
+        return _encode(value)
+    except (UnicodeEncodeError, OverflowError):
+        return _encode(msgspec.msgpack.Ext(JSON, _write(value).encode()))
+
+
+def from_bytes(data: bytes | memoryview) -> Any:
+    """Plain values of MessagePack; a WireError where it is none."""
+    try:
+        return _decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise WireError(f"message must be MessagePack: {error}") from None
 
 
 def to_text(value: Any) -> str:
-    """The same as text, which is a plain value itself."""
-    return _encode(value)
+    """JSON of plain values, whatever is in them; a plain value itself."""
+    return _write(value)
 
 
-def from_bytes(data: bytes) -> Any:
-    """Plain values of JSON; a WireError where it is none."""
+def from_text(text: Any) -> Any:
+    """What `to_text` wrote; a WireError where it is none."""
+    return _from_json(read(str, text))
+
+
+def _from_json(text: str | bytes) -> Any:
     try:
-        return json.loads(data)
-    except ValueError as error:
-        raise WireError(f"message must be JSON: {error}") from None
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"text must be JSON: {error}") from None
 
 
 @functools.cache
@@ -146,7 +185,8 @@ def _scalar(hint: Any) -> Callable[[Any], Any]:
         if type(value) is hint:
             return value
         if hint is float and type(value) is int:
-            return float(value)
+            with contextlib.suppress(OverflowError):
+                return float(value)
         raise _wrong(hint, value)
 
     return scalar
@@ -189,7 +229,8 @@ def _dict(hint: Any) -> Callable[[Any], Any]:
     kept = _kept(arms[1]) if arms else frozenset()
 
     def mapping(value: Any) -> Any:
-        if type(value) is not dict:
+        # MessagePack, unlike JSON, has keys of every type.
+        if type(value) is not dict or not _TEXT.issuperset(map(type, value)):
             raise _wrong(hint, value)
         if kept.issuperset(map(type, value.values())):
             return value.copy()
@@ -238,39 +279,22 @@ def _record(hint: Any) -> Callable[[Any], Any]:
     return record
 
 
-def columns(rows: Iterable[Sequence[Any]]) -> list[list[Any]]:
-    """Columns of rows of one length, as plain values; none where there are no rows."""
-    return [list(column) for column in zip(*rows, strict=True)]
-
-
 @functools.cache
-def rows_reader(hint: Any) -> Callable[[Any], list[Any]]:
-    """What reads records of a type from their columns, a column at a time.
+def rows_reader(row: Any) -> Callable[[Any], list[Any]]:
+    """What reads rows of one kind.
 
     Args:
-      hint: the type.
+      row: a named tuple, its fields' types annotated.
 
     Returns:
-      Takes what `columns` made and returns rows; raises as `read`.
+      Takes plain lists and returns named tuples; a WireError as `read` raises.
     """
-    hints = typing.get_type_hints(hint)
-    names = getattr(hint, "_fields", None) or _names(hint)
-    fields = [(_kept(hints[name]), reader(hints[name])) for name in names]
-    make = _maker(hint, names)
 
     def rows(value: Any) -> list[Any]:
-        told = read_list(value)
-        if not told:
-            return []
-        taken = []
-        for (kept, take), column in zip(
-            fields, read_list(told, len(fields)), strict=True
-        ):
-            is_kept = kept.issuperset(map(type, read_list(column)))
-            taken.append(column if is_kept else list(map(take, column)))
-        if len(set(map(len, taken))) > 1:
-            raise _wrong(f"columns of {hint.__name__} of one length", value)
-        return list(map(make, zip(*taken, strict=True)))
+        try:
+            return msgspec.convert(value, list[row])
+        except msgspec.ValidationError as error:
+            raise WireError(f"rows must be {row.__name__}: {error}") from None
 
     return rows
 
@@ -299,87 +323,8 @@ def _maker(hint: Any, names: Sequence[str]) -> Callable[[Sequence[Any]], Any]:
     return make
 
 
-# Completions.
-
-
-def sample_bytes(sample: Sample) -> bytes:
-    """One completion as a buffer."""
-    segments = [[s.is_sampled, len(s.tokens)] for s in sample.segments]
-    head = [*sample.id, sample.attempt, sample.finish_reason.value]
-    head_bytes = to_bytes([*head, segments, len(sample.entropies)])
-    parts = [_HEAD.pack(_MAGIC, len(head_bytes)), head_bytes]
-    for segment in sample.segments:
-        parts.append(np.asarray(segment.tokens, _TOKEN).tobytes())
-        if segment.is_sampled:
-            parts.append(np.asarray(segment.logprobs, _REAL).tobytes())
-            parts.append(np.asarray(segment.versions, _TOKEN).tobytes())
-    parts.append(np.asarray(sample.entropies, _REAL).tobytes())
-    return b"".join(parts)
-
-
-def read_sample(buffer: bytes | memoryview) -> Sample:
-    """The completion that `sample_bytes` wrote.
-
-    Args:
-      buffer: all of it and nothing more.
-
-    Returns:
-      The completion.
-
-    Raises:
-      WireError: anything is missing, left over or of another type.
-    """
-    view = memoryview(buffer).cast("B")
-    if len(view) < _HEAD.size:
-        raise WireError(f"completion must have a head, got {len(view)} bytes")
-    magic, length = _HEAD.unpack_from(view)
-    if magic != _MAGIC or length > min(HEAD_BYTES_MAX, len(view) - _HEAD.size):
-        raise WireError(f"completion must begin with {_MAGIC!r}, got {magic!r}")
-    end = _HEAD.size + length
-    values = from_bytes(bytes(view[_HEAD.size : end]))
-    uid, draw, index, attempt, finish, spans, num_entropies = read_list(values, 7)
-    columns = _Columns(view[end:])
-    segments = tuple(columns.segment(*read_list(span, 2)) for span in read_list(spans))
-    entropies = columns.take(num_entropies, _REAL)
-    columns.finish()
-    return Sample(
-        id=read(SampleId, [uid, draw, index]),
-        attempt=read(int, attempt),
-        segments=segments,
-        finish_reason=read(FinishReason, finish),
-        entropies=entropies,
-    )
-
-
 def read_list(value: Any, length: int | None = None) -> list[Any]:
     """A list, of this length where one is given; a WireError where it is none."""
     if type(value) is not list or (length is not None and len(value) != length):
         raise WireError(f"value must be a list of {length}, got {str(value)[:80]!r}")
     return value
-
-
-class _Columns:
-    """Takes columns off the front of a buffer."""
-
-    def __init__(self, view: memoryview) -> None:
-        self._view = view
-
-    def take(self, num: Any, dtype: np.dtype) -> tuple:
-        size = read(int, num) * dtype.itemsize
-        if not 0 <= size <= len(self._view):
-            raise WireError(f"column must have {size} bytes, got {len(self._view)}")
-        column, self._view = self._view[:size], self._view[size:]
-        return tuple(np.frombuffer(column, dtype).tolist())
-
-    def segment(self, is_sampled: Any, num: Any) -> Segment:
-        tokens = self.take(num, _TOKEN)
-        if not read(bool, is_sampled):
-            return Segment(tokens=tokens, logprobs=(), versions=(), is_sampled=False)
-        logprobs = self.take(num, _REAL)
-        return Segment(
-            tokens=tokens, logprobs=logprobs, versions=self.take(num, _TOKEN)
-        )
-
-    def finish(self) -> None:
-        if len(self._view):
-            raise WireError(f"completion must end here, got {len(self._view)} bytes")

@@ -11,7 +11,7 @@ from jigsaw_jax.settings.work import Pipeline, Sampler
 # entropy.
 SAMPLE_HEAD_BYTES = 256
 TOKEN_BYTES = 16
-CARRIERS = ("shared", "ray", "transfer", "folder")
+CARRIERS = ("shared", "line", "ray", "transfer", "folder")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,9 +39,10 @@ class Cluster:
       store_bytes: of the object store that local:N starts, for weights and gradient
         sums; completions are in the learner's process.
       carriers: of weights between processes, the first choice first: "shared" (memory
-        that all map, on one machine), "ray" (Ray's store), "transfer" (JAX's transfer
-        server) and "folder". The next is tried where one fails (docs/weights.md). Empty
-        is "shared" and then "ray" with local:N, and "ray" elsewhere.
+        that all map, on one machine), "line" (a connection to each sampler, beside what
+        the learner does next), "ray" (Ray's store), "transfer" (JAX's transfer server)
+        and "folder". The next is tried where one fails (docs/weights.md). Empty is
+        "shared" and then "ray" with local:N, "line" and then "ray" elsewhere.
       carrier_folder: of "folder", seen by every host; empty is the run directory's own.
       carrier_s: what a carrier may take for a version before the next is tried.
     """

@@ -13,11 +13,16 @@ class StoreError(Exception):
 
 
 def write_text(path: pathlib.Path, text: str) -> None:
+    """The same as `write_bytes`, in UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: pathlib.Path, content: bytes) -> None:
     """Replace a file whole or not at all.
 
     Args:
       path: of the file; its directory is made where it is missing.
-      text: the new content.
+      content: the new one.
 
     Raises:
       StoreError: if it cannot be written; the old file then stays.
@@ -25,8 +30,8 @@ def write_text(path: pathlib.Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with temporary.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -4,10 +4,11 @@ import json
 import math
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jigsaw_jax.store import files
+from jigsaw_jax.store.board import Board
 from jigsaw_jax.store.files import StoreError
 
 
@@ -17,6 +18,7 @@ class MetricsLog:
     Args:
       path: of metrics.jsonl; its directory must exist. Rewind it before.
       tensorboard: directory for TensorBoard files, or None for none.
+      on_failed: called from the thread that writes those with what it failed of.
 
     Raises:
       StoreError: if the file cannot be opened or holds a damaged line.
@@ -27,10 +29,12 @@ class MetricsLog:
         path: str | os.PathLike[str],
         *,
         tensorboard: str | os.PathLike[str] | None = None,
+        on_failed: Callable[[BaseException], None] | None = None,
     ) -> None:
         self._path = pathlib.Path(path)
-        self._tensorboard = tensorboard
-        self._writer: Any = None
+        self._board = None
+        if tensorboard is not None:
+            self._board = Board(tensorboard, on_failed=on_failed)
         try:
             files.cut(self._path, files.whole_lines_size(self._path))
             self.last_update = max(
@@ -67,8 +71,10 @@ class MetricsLog:
             reason = error.strerror or error
             raise StoreError(f"cannot write {self._path}: {reason}") from error
         self.last_update = update
-        if self._tensorboard is not None:
-            self._write_tensorboard(update, row)
+        if self._board is not None:
+            del row["update"]
+            shown = {k: v for k, v in row.items() if isinstance(v, int | float)}
+            self._board.write(update, shown)
 
     def flush(self) -> None:
         """Every line is on its way at once, so there is nothing to do."""
@@ -84,20 +90,8 @@ class MetricsLog:
         except OSError as error:
             reason = error.strerror or error
             raise StoreError(f"cannot write {self._path}: {reason}") from error
-        if self._writer is not None:
-            self._writer.close()
-
-    def _write_tensorboard(self, update: int, row: dict[str, Any]) -> None:
-        if self._writer is None:
-            # Imported at the first record: it costs start-up time and is optional.
-            import tensorboardX
-
-            self._writer = tensorboardX.SummaryWriter(
-                str(self._tensorboard), purge_step=update, flush_secs=10
-            )
-        for name, value in row.items():
-            if isinstance(value, int | float) and name != "update":
-                self._writer.add_scalar(name, value, update)
+        if self._board is not None:
+            self._board.close()
 
 
 def plain(value: Any) -> Any:

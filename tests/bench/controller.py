@@ -92,7 +92,8 @@ class Watch:
     Attributes:
       latencies_s: from the end of its last sample until a group is complete.
       threads: processor seconds of each, at the last update.
-      marks: time, processor time and bytes heard at the end of each update.
+      marks: time, processor time, bytes heard and calls of Ray's made, at the end of
+        each update.
     """
 
     def __init__(self, samples_per_group, last_update):
@@ -147,7 +148,7 @@ class Watch:
     def mark(self, record):
         if record["update"] == WARM_UP - 1:
             self.latencies_s.clear()
-        now = time.monotonic(), time.process_time(), self.heard_bytes
+        now = time.monotonic(), time.process_time(), self.heard_bytes, Handle.num_calls
         self.marks.append(now)
         if record["update"] == self.last_update:
             self.threads = threads()
@@ -162,23 +163,29 @@ class Crowd:
         self.hired = 0
 
     def make(self, options, charter, others):
-        del options, others
+        del others
         told, args = json.loads(charter), self.args
-        if not self.processes:
-            load = Load(
-                samples_per_s=args.groups_per_s * args.samples / args.hosts,
-                sample_bytes=int(args.payload_kb * 1000 / args.samples),
-            )
-            groups = {"commands": 1, "messages": 1, "life": args.hosts + 4}
-            remote: Any = ray.remote
-            made = remote(concurrency_groups=groups, num_cpus=0)(Hosts)
-            self.processes = [made.remote(load) for _ in range(args.processes + 1)]
-        # The learner has the last one for itself.
-        place = self.hired % args.processes if told["name"] != "learner" else -1
-        process = self.processes[place]
+        if told["name"] == "learner":
+            process = self.start(options)
+        elif len(self.processes) < args.processes:
+            process = self.start(options)
+            self.processes.append(process)
+        else:
+            process = self.processes[self.hired % args.processes]
         self.hired += 1
         ray.get(process.hire.remote(told, self.hired))
         return Handle(process, told["name"])
+
+    def start(self, options):
+        args = self.args
+        load = Load(
+            samples_per_s=args.groups_per_s * args.samples / args.hosts,
+            sample_bytes=int(args.payload_kb * 1000 / args.samples),
+        )
+        groups = {"commands": 1, "messages": 1, "offers": 1, "life": args.hosts + 4}
+        remote: Any = ray.remote
+        made = remote(concurrency_groups=groups, num_cpus=0)(Hosts)
+        return made.options(**options).remote(load)
 
 
 def profile():
@@ -210,11 +217,10 @@ def threads() -> list[tuple[str, float]]:
 
 
 def report(args, watch, folder) -> int:
-    (start_s, cpu_s, heard), (end_s, end_cpu_s, end_heard) = (
-        watch.marks[WARM_UP - 1],
-        watch.marks[-1],
-    )
-    groups = (len(watch.marks) - WARM_UP) * args.groups_per_update
+    start_s, cpu_s, heard, calls = watch.marks[WARM_UP - 1]
+    end_s, end_cpu_s, end_heard, end_calls = watch.marks[-1]
+    updates = len(watch.marks) - WARM_UP
+    groups = updates * args.groups_per_update
     rate = groups / (end_s - start_s)
     cores = (end_cpu_s - cpu_s) / groups * args.groups_per_s
     reference_bytes = (end_heard - heard) / groups
@@ -231,7 +237,10 @@ def report(args, watch, folder) -> int:
         f"latency of {len(late_s)} groups: p50 {1e3 * p50_s:.1f} ms, "
         f"p99 {1e3 * p99_s:.1f} ms"
     )
-    print(f"references: {reference_bytes:.0f} bytes a group; {path}")
+    print(
+        f"references: {reference_bytes:.0f} bytes a group, "
+        f"{(end_calls - calls) / updates:.1f} calls of Ray's an update; {path}"
+    )
     shares = ", ".join(f"{name} {cpu_s:.1f}" for name, cpu_s in watch.threads[:8])
     print(f"processor seconds by thread, all told: {shares}")
     bounds = {

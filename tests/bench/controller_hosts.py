@@ -4,14 +4,15 @@ An actor of Ray holds several hosts. A sampler takes the commands of the control
 a line of its own, says of them what a worker would say, and lets the oldest of its
 samples finish at a steady rate; each completion has the same bytes and goes to the
 learner's depot, as `Porter` sends them. One thread does that for all samplers of a
-process, with texts in the place of `Outbox`: what a sampler's own host computes is not
-measured, and shares cores with the controller here. The learner has the real parts.
+process, in the place of `Outbox`: what a sampler's own host computes is not measured,
+and shares cores with the controller here. For weights each asks the learner's actor, as
+a worker does. The learner has the real parts.
 """
 
 import collections
+import concurrent.futures
 import dataclasses
 import gc
-import json
 import os
 import queue
 import selectors
@@ -33,6 +34,7 @@ from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import contact, offers, tables
 from jigsaw_jax.runtime.cluster.contact import Contact
 from jigsaw_jax.runtime.cluster.outbox import Outbox
+from jigsaw_jax.runtime.cluster.source import GoneError, Source
 from jigsaw_jax.runtime.lines.depot import Depot, read_keys
 from jigsaw_jax.runtime.lines.door import dial
 from jigsaw_jax.runtime.lines.line import Line
@@ -43,7 +45,11 @@ TICK_S = 0.005
 DECODE_S = 0.05
 TOKENS = 1500
 DIAL_S = 60.0
-FORMS = json.dumps([["decode", "active", "tokens", "worker"]])
+ANSWER_S = 60.0
+# That ask for weights at a time, in a process.
+ASKING = 4
+FORMS = [["decode", "active", "tokens", "worker"]]
+FACTS = {"compilations": 0, "timeouts": 0}
 
 
 def failed(thread: ThreadFailed) -> None:
@@ -82,10 +88,15 @@ class Commands:
 
 
 class Sampler:
-    """One sampler; every method is called from its process's loop."""
+    """One sampler; every method but `fetch` is called from its process's loop.
 
-    def __init__(self, charter: dict[str, Any], load: Load, rank: int):
+    `beside` has a call made beside the loop, and what that returns called by the loop.
+    """
+
+    def __init__(self, charter: dict[str, Any], load: Load, rank: int, beside: Any):
         self.rates = load
+        self.beside = beside
+        self.source, self.has_frozen = Source(ANSWER_S), False
         self.token, self.worker = charter["token"], charter["worker"]
         self.epoch = charter["epoch"]
         self.commands = Commands(load=self.load_weights, admit=self.admit)
@@ -99,13 +110,13 @@ class Sampler:
         self.due, self.last_s, self.decoded_s = 0.0, 0.0, 0.0
         self.credit, self.sent_s, self.waits_s = 0, time.monotonic(), (1.0, 0.0)
         self.first_s: float | None = None
-        self.said: list[str] = []
+        self.said: list[Any] = []
         self.rows: dict[str, list[Any]] = {kind: [] for kind in tables.ROWS}
         # Far from the controller, whose clock then has to be lined up with its own.
-        self.say(f'["hello",0,"host-{rank}","elsewhere"]', time.monotonic())
+        self.say(["hello", 0, f"host-{rank}", "elsewhere"], time.monotonic())
 
-    def say(self, text: str, now_s: float) -> None:
-        self.said.append(text)
+    def say(self, message: list[Any], now_s: float) -> None:
+        self.said.append(message)
         self.first_s = self.first_s or now_s
 
     def tell(self, now_s: float, kind: str, *row: Any) -> None:
@@ -127,14 +138,26 @@ class Sampler:
         if self.depot is None:
             address = tuple(values[0])
             self.depot = dial(address, self.token, self.worker, within_s=DIAL_S)
-        self.version = values[1]
-        now_s = time.monotonic()
-        self.say(f'["loaded",{values[1]},{now_s}]', now_s)
+        self.beside(self.fetch, values[1], values[2])
+
+    def fetch(self, learner, version):
+        try:
+            found = self.source.ask(learner, version, not self.has_frozen)
+        except GoneError:
+            # As in `SamplerDuty.load`: the next is on its way.
+            return lambda: None
+        assert all(offer.tickets for offer in found)
+        self.has_frozen = True
+        return lambda: self.loaded(version)
+
+    def loaded(self, version) -> None:
+        self.version, now_s = version, time.monotonic()
+        self.say(["loaded", version, now_s], now_s)
 
     def admit(self, values) -> None:
         now_s = time.monotonic()
         self.last_s = self.last_s or now_s
-        for number, _, _, index, *_ in zip(*values[0], strict=True):
+        for number, _, _, index, *_ in values[0]:
             self.running.append((number, index, now_s))
             self.tell(now_s, "started", number, now_s)
 
@@ -148,8 +171,8 @@ class Sampler:
             self.finish(min(int(self.due), len(self.running)), now_s)
             self.due -= int(self.due)
             if now_s - self.decoded_s > DECODE_S:
-                told = f"{self.decoded_s},{now_s},{len(self.running)},100"
-                self.said.append(f'["interval",0,"sampler",{told},"w"]')
+                told = self.decoded_s, now_s, len(self.running), 100
+                self.said.append(["interval", 0, "sampler", *told, "w"])
                 self.decoded_s = now_s
         if self.credit:
             timeout_s, linger_s = self.waits_s
@@ -178,15 +201,18 @@ class Sampler:
             self.tell(now_s, "scored", number, *score)
 
     def send(self, now_s: float) -> None:
-        told = tables.columns({kind: rows for kind, rows in self.rows.items() if rows})
+        told = {kind: rows for kind, rows in self.rows.items() if rows}
         if told:
-            self.said.append(wire.to_text(["samples", told]))
-        head = (
-            f'{{"epoch":{self.epoch},"now_s":{now_s},'
-            f'"facts":{{"compilations":0,"timeouts":0}},"items":[{",".join(self.said)}],'
-            f'"forms":{FORMS},"named":0}}'
-        )
-        self.line.send(head.encode())
+            self.said.append(["samples", told])
+        head = {
+            "epoch": self.epoch,
+            "now_s": now_s,
+            "facts": FACTS,
+            "items": self.said,
+            "forms": FORMS,
+            "named": 0,
+        }
+        self.line.send(wire.to_bytes(head))
         self.said, self.first_s, self.sent_s = [], None, now_s
         self.credit -= 1
         self.rows = {kind: [] for kind in tables.ROWS}
@@ -222,13 +248,16 @@ class Learner:
 
     def learn(self, values) -> None:
         self.depot = Depot("127.0.0.1", self.token, failed)
-        self.offer(values[2])
+        self.offer(values[2], frozen=self.stored(b"base"))
 
-    def offer(self, version) -> None:
-        offer = Offer(manifest="{}", tickets={"p": ("ray", ray.put(b"weights"))})
-        trained, named = offers.plain(offer)
-        told = "run", time.monotonic(), self.depot.address, trained, 1, None
-        self.outbox.post("weights", version, *told, refs=named)
+    def stored(self, data):
+        tickets = {"p": ("ray", ray.put(data))}
+        return offers.put(Offer(manifest="{}", tickets=tickets))
+
+    def offer(self, version, frozen=None) -> None:
+        self.outbox.newest.put(version, self.stored(b"weights"), frozen)
+        told = "run", time.monotonic(), self.depot.address
+        self.outbox.post("weights", version, *told)
 
     def accumulate(self, values) -> None:
         update, groups = values
@@ -271,8 +300,9 @@ class Hosts:
         self.load = load
         self.selector = selectors.DefaultSelector()
         self.hosts: dict[str, Any] = {}
-        # What comes by calls of Ray's, for the loop.
-        self.calls: queue.SimpleQueue[tuple[Any, bytes]] = queue.SimpleQueue()
+        # What other threads want of the loop.
+        self.calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.threads = concurrent.futures.ThreadPoolExecutor(ASKING)
         threading.Thread(target=self.run, daemon=True).start()
 
     def hire(self, charter, rank):
@@ -280,8 +310,19 @@ class Hosts:
         if name == "learner":
             self.hosts[name] = Learner(charter)
             return
-        sampler = self.hosts[name] = Sampler(charter, self.load, rank)
+        sampler = Sampler(charter, self.load, rank, self.beside)
+        self.hosts[name] = sampler
         self.selector.register(sampler.line, selectors.EVENT_READ, sampler)
+
+    def beside(self, function, *args):
+        def call():
+            try:
+                self.calls.put(function(*args))
+            except BaseException as error:  # noqa: BLE001
+                # The outermost handler of this thread.
+                failed(ThreadFailed("weights", error))
+
+        self.threads.submit(call)
 
     def run(self):
         try:
@@ -295,8 +336,7 @@ class Hosts:
         for key, _ in self.selector.select(TICK_S):
             key.data.read()
         while not self.calls.empty():
-            sampler, batch = self.calls.get()
-            sampler.commands.take(batch)
+            self.calls.get()()
         for host in list(self.hosts.values()):
             if isinstance(host, Sampler):
                 host.tick(time.monotonic())
@@ -304,14 +344,16 @@ class Hosts:
     @ray.method(concurrency_group="commands")
     def do(self, name, batch, _refs):
         host = self.hosts[name]
-        if isinstance(host, Learner):
-            host.take(batch)
-        else:
-            self.calls.put((host, batch))
+        take = host.take if isinstance(host, Learner) else host.commands.take
+        self.calls.put(lambda: take(batch))
 
     @ray.method(concurrency_group="messages")
     def named(self, name, number):
         return self.hosts[name].outbox.named(number)
+
+    @ray.method(concurrency_group="offers")
+    def offered(self, version, with_frozen):
+        return self.hosts["learner"].outbox.newest.get(version, with_frozen)
 
     @ray.method(concurrency_group="life")
     def live(self):
@@ -320,6 +362,9 @@ class Hosts:
 
 class Handle:
     """One host's handle, as Ray would give it."""
+
+    # Of all hosts, by whoever has their handles: the controller.
+    num_calls = 0
 
     def __init__(self, actor, name):
         self.actor = actor
@@ -333,4 +378,5 @@ class _Method:
         self.method, self.name = method, name
 
     def remote(self, *args):
+        Handle.num_calls += 1
         return self.method.remote(self.name, *args)

@@ -58,13 +58,17 @@ class Hosts:
     Args:
       num: of the others.
       log: takes what their raylets say.
+      store_bytes: of each raylet's object store.
 
     Attributes:
       num: of the others.
     """
 
-    def __init__(self, num: int, log: pathlib.Path) -> None:
+    def __init__(
+        self, num: int, log: pathlib.Path, store_bytes: int = 100_000_000
+    ) -> None:
         self.num = num
+        self._store_bytes = store_bytes
         self._name = f"jgs{os.getpid()}"
         self._names = [f"{self._name}-{index}" for index in range(num + 1)]
         self._log = log.open("ab")
@@ -77,7 +81,7 @@ class Hosts:
         try:
             self._wire()
             ray = str(pathlib.Path(sys.executable).with_name("ray"))
-            limits = "--num-cpus 1 --object-store-memory 100000000"
+            limits = f"--num-cpus 1 --object-store-memory {self._store_bytes}"
             head = f"--head --port {PORT} --include-dashboard false"
             for index, name in enumerate(self._names):
                 address = f"{NETWORK}.{index + 1}"
@@ -116,6 +120,13 @@ class Hosts:
         _ip("-n", self._names[0], "link", "set", port, "down")
         threading.Event().wait(seconds)
         _ip("-n", self._names[0], "link", "set", port, "up")
+
+    def limit(self, gbit: float) -> None:
+        """Let every host but the head's send no more than so many Gbit a second."""
+        for name in self._names[1:]:
+            rate = ("rate", f"{1000 * gbit:.0f}mbit", "burst", "2mb", "latency", "50ms")
+            words = ["tc", "qdisc", "add", "dev", "eth0", "root", "tbf", *rate]
+            subprocess.run(["ip", "netns", "exec", name, *words], check=True)
 
     def wait(self, within_s: float) -> bool:
         """Whether all have come together in this time."""

@@ -22,6 +22,7 @@ from jigsaw_jax.runtime.cluster.actor import SWITCH_S
 from jigsaw_jax.runtime.cluster.rig import let_go
 from jigsaw_jax.runtime.weights import FolderCarrier, Receiver, Sender, snapshot
 from jigsaw_jax.runtime.weights.arena import Arena
+from jigsaw_jax.runtime.weights.carriers.lines import LineCarrier
 from jigsaw_jax.runtime.weights.carriers.ray_objects import RayCarrier
 from jigsaw_jax.runtime.weights.carriers.shared import SharedCarrier
 from jigsaw_jax.runtime.weights.carriers.transfer import TransferCarrier
@@ -73,9 +74,10 @@ def wanted(mbytes, mesh):
     }
 
 
-def start(end, *args) -> Any:
-    """A `Learner` or `Sampler` in a process of its own."""
-    return ray.remote(num_cpus=0)(end).remote(*args)
+def start(end, *args, node="") -> Any:
+    """A `Learner` or `Sampler` in a process of its own, on the node that has this."""
+    resources = {node: 0.1} if node else {}
+    return ray.remote(num_cpus=0, resources=resources)(end).remote(*args)
 
 
 def wait(ref) -> Any:
@@ -85,11 +87,25 @@ def wait(ref) -> Any:
 def carriers_of(names, folder):
     made = {
         "shared": SharedCarrier,
+        "line": lambda: LineCarrier(ray.util.get_node_ip_address(), clock=Clock()),
+        "made": Made,
         "ray": lambda: RayCarrier(Clock()),
-        "transfer": lambda: TransferCarrier("127.0.0.1:0", clock=Clock()),
+        "transfer": lambda: TransferCarrier(
+            f"{ray.util.get_node_ip_address()}:0", clock=Clock()
+        ),
         "folder": lambda: FolderCarrier(folder, is_durable=False),
     }
     return {name: made[name]() for name in names}
+
+
+class Made:
+    """A line on which a version is offered when all of it has been made."""
+
+    name = "made"
+
+    def __init__(self):
+        line = LineCarrier(ray.util.get_node_ip_address(), clock=Clock())
+        self.put, self.get, self.drop = line.put, line.get, line.drop
 
 
 class SharedMemory:
@@ -181,9 +197,14 @@ class Learner:
             start += len(shard)
 
     def publish(self, name, version):
-        effort = Effort()
+        self.effort = Effort()
         offer = self.senders[name].publish(self.trees[version % 2], version)
-        return effort.start_s, effort.spent(), self.sums[version % 2], offer
+        start_s, put = self.effort.start_s, self.effort.spent()
+        return start_s, put["s"], self.sums[version % 2], offer
+
+    def spent(self):
+        """What it has spent on the last version, also behind `publish`."""
+        return self.effort.spent()
 
 
 class Sampler:
@@ -230,7 +251,7 @@ class Sampler:
         self.decoding.turn(is_on)
 
     def receive(self, name, published):
-        start_s, put, want, offer = published
+        start_s, put_s, want, offer = published
         effort = Effort()
         tree = self.receivers[name].receive(offer)
         # As in every sampler of a run.
@@ -242,8 +263,8 @@ class Sampler:
         end_s = Clock().now_s()
         return {
             "total_s": end_s - start_s,
-            "put": put,
-            "offer_s": effort.start_s - start_s - put["s"],
+            "put_s": put_s,
+            "offer_s": effort.start_s - start_s - put_s,
             "got": got,
             "stall": self.decoding.stall(start_s, end_s),
             "switch_s": self.decoding.switch_s,

@@ -27,3 +27,19 @@ def test_what_refers_to_itself_is_found_by_tidying():
         assert seen() is not None
         collector.tidy()
         assert seen() is None
+
+
+def test_much_that_is_under_way_is_not_looked_at_all_at_once():
+    looks = []
+    gc.callbacks.append(lambda phase, _: looks.append(phase))
+    try:
+        with collector.seldom():
+            looks.clear()
+            under_way = [[] for _ in range(collector.TIDY_MAX + 1)]
+            collector.tidy()
+            assert looks == []
+            del under_way
+            collector.tidy()
+            assert looks == ["start", "stop"]
+    finally:
+        gc.callbacks.pop()

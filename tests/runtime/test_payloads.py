@@ -49,7 +49,7 @@ def test_what_arrives_after_the_group_has_ended_is_let_go():
     payloads = Payloads(1)
     payloads.add_prompts([PROMPT])
     payloads.add_sample(make_sample(0))
-    payloads.free(GroupId("u", 0))
+    payloads.free([GroupId("u", 0)])
     payloads.add_sample(make_sample(0))
     payloads.add_score(SampleId("u", 0, 0), 0, Score(value=1.0))
     assert payloads.num_open() == 0
@@ -61,5 +61,5 @@ def test_another_draw_keeps_the_prompt():
     payloads = Payloads(1)
     payloads.add_prompts([PROMPT])
     payloads.add_sample(make_sample(0))
-    payloads.free(GroupId("u", 0), keep_prompt=True)
+    payloads.free([GroupId("u", 0)], keep_prompts=True)
     assert payloads.prompt("u") is PROMPT

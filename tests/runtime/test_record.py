@@ -4,6 +4,7 @@ import dataclasses
 
 from jigsaw_jax import settings
 from jigsaw_jax.records import Group, GroupId, Prompt
+from jigsaw_jax.runtime import record as record_module
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.evaluation import Result
 from jigsaw_jax.runtime.record import Record
@@ -32,6 +33,19 @@ def test_a_group_whose_completions_are_gone_by_now_has_no_rows(tmp_path):
     prompt = Prompt(uid="u", tokens=(1,), text="", answer="", task="")
     group = Group(id=GroupId("u", 0), order=0, prompt=prompt, samples=(), scores=())
     assert record._rows(0, Logged(group, advantages=(0.5,)), lambda one: one) == []
+    record.abandon()
+
+
+def test_what_an_update_trained_is_let_go_in_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(record_module, "LET_GO_MAX", 2)
+    record = open_record(make_train(), tmp_path)
+    prompt = Prompt(uid="u", tokens=(1,), text="", answer="", task="")
+    record._ended += [
+        Group(id=GroupId("u", 0), order=order, prompt=prompt, samples=(), scores=())
+        for order in range(5)
+    ]
+    assert [len(record._ended) for _ in record.let_go()] == [3, 1]
+    assert record._ended == []
     record.abandon()
 
 

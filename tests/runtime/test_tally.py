@@ -54,15 +54,15 @@ def test_a_window_by_hand():
     tally = Tally({})
     tally.admitted(10.0)
     group = make_group("a", [0.0, 1.0], [2, 4])
-    tally.handed(0, [group], 12.0)
-    groups, dropped, record = step(
+    tally.handed(12.0)
+    tally.trained(0, group)
+    record = step(
         tally,
         0,
         20.0,
         learner=[(12.0, 14.0), (19.0, 20.0)],
         sampler=[(10.0, 13.0, 30), (13.0, 15.0, 20)],
     )
-    assert (groups, dropped) == ([group], [])
     assert record["time/update_s"] == 10.0
     assert record["time/wait_s"] == 7.0
     assert record["pipeline/trainer_wait_ratio"] == pytest.approx(0.7)
@@ -83,15 +83,13 @@ def test_a_window_by_hand():
 def test_a_dropped_group_is_in_the_next_record_and_in_no_other():
     tally = Tally({})
     tally.admitted(0.0)
-    equal = make_group("a", [1.0, 1.0], [1, 1])
-    tally.dropped(equal, "zero_variance")
-    tally.handed(0, [make_group("b", [0.0, 1.0], [1, 1])], 1.0)
-    groups, dropped, first = step(tally, 0, 2.0, [], [])
-    assert [group.id.uid for group in groups] == ["b"]
-    assert dropped == [(equal, "zero_variance")]
-    tally.handed(1, [make_group("c", [0.0, 0.0], [1, 1])], 2.5)
-    _, dropped, second = step(tally, 1, 3.0, [], [])
-    assert dropped == []
+    tally.dropped(make_group("a", [1.0, 1.0], [1, 1]))
+    tally.handed(1.0)
+    tally.trained(0, make_group("b", [0.0, 1.0], [1, 1]))
+    first = step(tally, 0, 2.0, [], [])
+    tally.handed(2.5)
+    tally.trained(1, make_group("c", [0.0, 0.0], [1, 1]))
+    second = step(tally, 1, 3.0, [], [])
     assert first["reward/mean"] == 0.75
     assert first["group/zero_variance_ratio"] == 0.5
     assert first["tokens/trained"] == 2
@@ -101,8 +99,9 @@ def test_a_dropped_group_is_in_the_next_record_and_in_no_other():
 def test_a_missing_reward_is_in_no_mean():
     tally = Tally({})
     tally.admitted(0.0)
-    tally.handed(0, [make_group("a", [None, 1.0, 0.0, 1.0], [1] * 4)], 1.0)
-    *_, record = step(tally, 0, 2.0, [], [])
+    tally.handed(1.0)
+    tally.trained(0, make_group("a", [None, 1.0, 0.0, 1.0], [1] * 4))
+    record = step(tally, 0, 2.0, [], [])
     assert record["reward/mean"] == pytest.approx(2 / 3)
     assert record["reward/missing"] == 1
 
@@ -110,12 +109,14 @@ def test_a_missing_reward_is_in_no_mean():
 def test_rates_leave_the_first_update_out():
     tally = Tally({})
     tally.admitted(0.0)
-    tally.handed(0, [make_group("a", [0.0, 1.0], [1, 1])], 0.5)
+    tally.handed(0.5)
+    tally.trained(0, make_group("a", [0.0, 1.0], [1, 1]))
     step(tally, 0, 5.0, [(4.0, 5.0)], [(0.0, 4.0, 40)])
     tally.first_step(5.0, 8.0)
     tally.published(5.0, 5.1)
     tally.admitted(5.0)
-    tally.handed(1, [make_group("b", [0.0, 1.0], [1, 1])], 6.0)
+    tally.handed(6.0)
+    tally.trained(1, make_group("b", [0.0, 1.0], [1, 1]))
     step(tally, 1, 9.0, [(7.0, 9.0)], [(5.0, 7.0, 100)])
     tally.published(9.0, 9.1)
     summary = tally.summary()
@@ -131,11 +132,13 @@ def test_a_call_under_way_at_the_end_of_an_update_counts_in_both_windows_by_part
     tally = Tally({})
     tally.admitted(0.0)
     queue = collections.deque([(1.0, 4.0, 10)])
-    tally.handed(0, [make_group("a", [0.0, 1.0], [1, 1])], 0.5)
+    tally.handed(0.5)
+    tally.trained(0, make_group("a", [0.0, 1.0], [1, 1]))
     event = UpdateStepped(now_s=3.0, update=0)
-    *_, first = tally.stepped(event, collections.deque(), queue, staleness=(0.0, 0))
-    tally.handed(1, [make_group("b", [0.0, 1.0], [1, 1])], 3.5)
-    *_, second = step(tally, 1, 5.0, [], [])
+    first = tally.stepped(event, collections.deque(), queue, staleness=(0.0, 0))
+    tally.handed(3.5)
+    tally.trained(1, make_group("b", [0.0, 1.0], [1, 1]))
+    second = step(tally, 1, 5.0, [], [])
     assert first["pipeline/sampler_idle_ratio"] == pytest.approx(1 / 3)
     assert second["pipeline/sampler_idle_ratio"] == pytest.approx(0.5)
     assert (first["tokens/sampled"], second["tokens/sampled"]) == (0, 10)
@@ -161,8 +164,9 @@ def test_the_gap_from_a_publish_to_its_first_prefill_is_measured_once_a_version(
     tally.published(4.0, 5.0)
     assert tally.started(5.5) == (5.0, 5.5)
     assert tally.started(5.75) is None
-    tally.handed(0, [make_group("a", [0.0, 1.0], [1, 1])], 6.0)
-    *_, record = step(tally, 0, 7.0, [], [])
+    tally.handed(6.0)
+    tally.trained(0, make_group("a", [0.0, 1.0], [1, 1]))
+    record = step(tally, 0, 7.0, [], [])
     assert record["time/publish_to_prefill_s"] == 0.5
     # One that the sampler had already taken up when the publish was reported.
     tally.published(8.0, 9.0)

@@ -1,8 +1,7 @@
 """What crosses a process border comes back as it was, or not at all."""
 
-import dataclasses
+import json
 import math
-import struct
 
 import hypothesis
 import numpy as np
@@ -13,88 +12,12 @@ from jigsaw_jax.records import (
     AdmitSample,
     FinishReason,
     Prompt,
-    Sample,
     SampleId,
     Score,
-    Segment,
 )
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.settings import Train
 from tests.runtime.test_local import make_train
-
-# Values as the engine has them: of float32, read as Python floats.
-REALS = st.floats(width=32, allow_nan=False)
-TOKENS = st.integers(0, 2**31 - 1)
-
-
-# Records are made in the test: what checks their types draws numbers of its own.
-SEGMENTS = st.tuples(st.booleans(), st.lists(st.tuples(TOKENS, REALS, TOKENS)))
-
-
-def segment(is_sampled, rows):
-    tokens, logprobs, versions = zip(*rows, strict=True) if rows else ((), (), ())
-    if is_sampled:
-        return Segment(tokens=tokens, logprobs=logprobs, versions=versions)
-    return Segment(tokens=tokens, logprobs=(), versions=(), is_sampled=False)
-
-
-def sample():
-    one = Segment(tokens=(5, 6), logprobs=(-1.5, -0.25), versions=(3, 4))
-    return Sample(
-        id=SampleId("main/3/0", 1, 2),
-        attempt=4,
-        segments=(one,),
-        finish_reason=FinishReason.STOP,
-        entropies=(0.5, 0.75),
-    )
-
-
-@hypothesis.given(
-    st.text(),
-    st.integers(0, 2**40),
-    st.lists(SEGMENTS, max_size=3),
-    st.lists(REALS, max_size=4),
-    st.sampled_from(FinishReason),
-)
-def test_a_completion_comes_back_bit_for_bit(uid, attempt, drawn, entropies, finish):
-    sent = Sample(
-        id=SampleId(uid, 1, 2),
-        attempt=attempt,
-        segments=tuple(segment(*one) for one in drawn),
-        finish_reason=finish,
-        entropies=tuple(entropies),
-    )
-    assert wire.read_sample(wire.sample_bytes(sent)) == sent
-
-
-def test_a_logprob_of_float32_keeps_every_bit():
-    real = float(np.float32(-0.1))
-    one = Segment(tokens=(1,), logprobs=(real,), versions=(0,))
-    sent = dataclasses.replace(sample(), segments=(one,))
-    (got,) = wire.read_sample(wire.sample_bytes(sent)).segments[0].logprobs
-    assert struct.pack("<d", got) == struct.pack("<d", real)
-
-
-@hypothesis.given(st.integers(0, 200), st.binary(max_size=3))
-def test_a_buffer_that_is_cut_or_longer_is_refused(length, rest):
-    whole = wire.sample_bytes(sample())
-    buffer = whole[:length] + rest
-    hypothesis.assume(len(buffer) != len(whole))
-    with pytest.raises(wire.WireError):
-        wire.read_sample(buffer)
-
-
-@hypothesis.given(st.binary(max_size=64))
-def test_bytes_that_are_no_completion_are_refused(data):
-    for buffer in (data, b"JGS1" + struct.pack("<I", len(data)) + data):
-        with pytest.raises(wire.WireError):
-            wire.read_sample(buffer)
-
-
-def test_a_count_that_no_column_has_is_refused():
-    head = b'["u",0,0,0,"stop",[[true,-1]],0]'
-    with pytest.raises(wire.WireError):
-        wire.read_sample(b"JGS1" + struct.pack("<I", len(head)) + head)
 
 
 @pytest.mark.parametrize(
@@ -106,15 +29,77 @@ def test_a_count_that_no_column_has_is_refused():
         make_train(),
     ],
 )
-def test_records_and_settings_come_back_through_json(record):
-    plain = wire.from_bytes(wire.to_bytes(wire.plain(record)))
-    assert wire.read(type(record), plain) == record
+def test_records_and_settings_come_back_through_bytes_and_text(record):
+    plain = wire.plain(record)
+    for told in (
+        wire.from_bytes(wire.to_bytes(plain)),
+        wire.from_text(wire.to_text(plain)),
+    ):
+        assert wire.read(type(record), told) == record
 
 
 def test_a_whole_number_where_either_fits_stays_one():
     assert type(wire.read(float | int, 3)) is int
     assert type(wire.read(float, 3)) is float
-    assert math.isinf(wire.read(float, wire.from_bytes(b"Infinity")))
+
+
+def test_numbers_that_json_has_not_come_back():
+    sent = [math.inf, -math.inf, np.float64(0.1), np.int32(3), 2**64 - 1, -(2**63)]
+    assert wire.from_bytes(wire.to_bytes(sent)) == sent
+    assert math.isnan(wire.from_bytes(wire.to_bytes(math.nan)))
+
+
+class Name(str):
+    """As a task may have for a name."""
+
+    __slots__ = ()
+
+    def __str__(self):
+        return "another"
+
+
+class Count(int):
+    """As a task may have for a number."""
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"run_dir": "/runs/\udcff", "why": ["no such file: \udcff", 1, None, 0.1]},
+        # As a reward may be that is a whole number.
+        ["scored", 10**300, -(2**63) - 1],
+        {"\ud800": (math.inf, np.float32(0.5), True)},
+        [Name("u"), Count(3), np.str_("v")],
+    ],
+)
+def test_what_json_carried_and_message_pack_does_not_comes_back_as_it_was(sent):
+    found = wire.from_bytes(wire.to_bytes(sent))
+    assert found == json.loads(json.dumps(sent, default=np.generic.item))
+    told = found if isinstance(found, list) else [*found, *found.values()]
+    assert {type(value) for value in told} <= {str, int, float, list}
+
+
+@pytest.mark.parametrize("value", [object(), 1j, np.zeros(2)])
+def test_what_is_not_plain_is_not_sent(value):
+    with pytest.raises(TypeError):
+        wire.to_bytes([value])
+
+
+@hypothesis.given(st.binary(max_size=64))
+@hypothesis.example(b"\x91" * 100_000)
+@hypothesis.example(b"\xd6\xff" + bytes(4))
+@hypothesis.example(b"\xd4\x01\x00")
+@hypothesis.example(b"\xd4\x01\xff")
+@hypothesis.example(b"\xd4\x05\x00")
+@hypothesis.example(b"\xc9\x00\x01\x86\xa0\x01" + b"[" * 100_000)
+@hypothesis.example(b"\x81\x90\x01")
+def test_bytes_that_are_no_message_are_refused(data):
+    try:
+        value = wire.from_bytes(data)
+    except wire.WireError:
+        return
+    # Whatever it is, it is plain.
+    wire.to_bytes(value)
 
 
 @pytest.mark.parametrize(
@@ -132,6 +117,10 @@ def test_a_whole_number_where_either_fits_stays_one():
         (Score, {"value": 1.0}),
         (Train, []),
         (int | None, "x"),
+        pytest.param(float, 10**400, id="float-more_than_any"),
+        (dict[str, float], {1: 2.0}),
+        (dict[str, float], {None: 2.0, "a": 1.0}),
+        (dict, {b"a": 1}),
     ],
 )
 def test_a_value_of_another_type_is_refused(hint, value):

@@ -1,7 +1,9 @@
+import math
 import queue
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from jigsaw_jax.store import files
@@ -69,6 +71,39 @@ def test_fields_of_any_kind_are_there_as_json_has_them(tmp_path):
         ("slot/1", 2.0, "a", 0),
         ("b", 3.0, "c", 1),
     ]
+
+
+def test_numbers_are_those_that_json_would_have_with_times_to_the_microsecond(tmp_path):
+    log = _open(tmp_path / "events.jsonl")
+    rng = np.random.default_rng(0)
+    # From a clock that has run for up to a year.
+    times = rng.uniform(0.0, 3e7, (2000, 2)).tolist()
+    values = [*rng.normal(0.0, 1e6, 1000), *rng.integers(-(2**40), 2**40, 1000)]
+    log.intervals(
+        "sample",
+        ("value",),
+        [("a", *span, value) for span, value in zip(times, values, strict=True)],
+    )
+    log.close()
+    _, *found = files.read_lines(tmp_path / "events.jsonl")
+    assert [e["value"] for e in found] == [value.item() for value in values]
+    assert [type(e["value"]) for e in found] == [float] * 1000 + [int] * 1000
+    for event, (start_s, end_s) in zip(found, times, strict=True):
+        # What is read is the float nearest to a decimal of six places, and half a
+        # microsecond off at most, but for the rounding of a product of 3e13.
+        for told_s, time_s in ((event["start_s"], start_s), (event["end_s"], end_s)):
+            assert told_s == float(f"{told_s:.6f}")
+            assert abs(told_s - time_s) <= 0.5e-6 + 4e-9
+
+
+def test_what_is_no_number_or_no_text_can_be_read_again(tmp_path):
+    log = _open(tmp_path / "events.jsonl")
+    log.mark("a", "odd", 1.0, row="half \ud800", path=tmp_path)
+    log.mark("a", "even", 2.0, share=math.nan, path=tmp_path)
+    log.close()
+    _, odd, even = files.read_lines(tmp_path / "events.jsonl")
+    assert (odd["row"], odd["path"]) == ("half \ud800", str(tmp_path))
+    assert (even["share"], even["path"]) == (None, str(tmp_path))
 
 
 def test_every_event_of_every_thread_is_there_in_its_order(tmp_path):
@@ -143,7 +178,11 @@ def test_what_its_thread_fails_of_is_told_within_two_seconds(tmp_path):
         unix_s=0.0,
         on_failed=told.put,
     )
-    # A key that JSON has no word for.
-    log.mark("track", "name", 0.0, fields={(1, 2): 3})
+
+    class Unspeakable:
+        def __str__(self):
+            raise TypeError("has no text")
+
+    log.mark("track", "name", 0.0, field=Unspeakable())
     assert isinstance(told.get(timeout=2.0), TypeError)
     log.close()

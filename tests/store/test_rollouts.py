@@ -1,6 +1,9 @@
+import dataclasses
 import json
+import math
 import queue
 
+import numpy as np
 import pytest
 
 from jigsaw_jax.records import (
@@ -13,6 +16,7 @@ from jigsaw_jax.records import (
     Score,
     Segment,
 )
+from jigsaw_jax.store import files
 from jigsaw_jax.store.files import StoreError
 from jigsaw_jax.store.rollouts import Logged, RolloutLog, rollout_rows
 
@@ -75,6 +79,29 @@ def test_rows_hold_what_the_engine_and_the_reward_said():
     assert "dropped" not in rows[1]
     assert rows[0]["reward"] == 1.0
     assert rows[0]["finish"] == "stop"
+
+
+def test_logprobs_are_written_to_six_places_and_what_is_no_number_as_null(tmp_path):
+    rng = np.random.default_rng(0)
+    logprobs = rng.normal(-3.0, 2.0, 2000).astype(np.float32)
+    segment = Segment(
+        tokens=(5,) * 2001,
+        logprobs=(*logprobs.tolist(), math.nan),
+        versions=(3,) * 2001,
+    )
+    group = _group()
+    sample = dataclasses.replace(group.samples[0], segments=(segment,))
+    group = dataclasses.replace(group, samples=(sample,), scores=group.scores[:1])
+    log = RolloutLog(tmp_path)
+    log.write(0, rollout_rows(Logged(group), update=0, texts=["half \ud800"]))
+    log.close()
+    (row,) = files.read_lines(tmp_path / "update-000000.jsonl")
+    assert row["text"] == "half \ud800"
+    *written, last = row["segments"][0]["logprobs"]
+    # The float that is nearest to the decimal that `round` gives.
+    assert written == [round(value, 6) for value in logprobs.tolist()]
+    # As this row has text that JSON alone can spell.
+    assert math.isnan(last)
 
 
 def test_rows_of_a_dropped_group_say_why_and_have_no_advantage():

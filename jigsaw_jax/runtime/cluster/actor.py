@@ -2,6 +2,7 @@
 
 do(batch)       commands that name objects of Ray's; the others come by line
 named(number)   objects that a batch of messages names
+offered(...)    the learner's newest weights, for samplers
 follow(entries) the log of host 0, on the other hosts of a slice
 collect(key)    an answer to host 0
 live()          tells why the process has ended
@@ -53,7 +54,7 @@ class Worker:
         """Queue commands.
 
         Args:
-          batch: JSON: a number in sequence, and commands.
+          batch: a number in sequence, and commands.
           refs: objects that they name.
         """
         self._desk.queue(batch, refs)
@@ -63,7 +64,7 @@ class Worker:
         """Queue entries of the slice's log.
 
         Args:
-          entries: JSON, as `Peers.write` made them.
+          entries: as `Peers.write` made them.
           refs: objects that they name.
         """
         self._desk.follow(entries, refs)
@@ -91,6 +92,19 @@ class Worker:
           References.
         """
         return self._desk.outbox.named(number)
+
+    @ray.method(concurrency_group="offers")
+    def offered(self, version: int, with_frozen: bool) -> list[Any] | None:
+        """Offers of a version, as `Newest.get` has them.
+
+        Args:
+          version: that is wanted.
+          with_frozen: whether what is frozen is, too.
+
+        Returns:
+          One or two; None where another version has taken its place.
+        """
+        return self._desk.outbox.newest.get(version, with_frozen)
 
     @ray.method(concurrency_group="life")
     def live(self) -> None:
@@ -121,7 +135,7 @@ def make(options: dict[str, Any], charter: bytes, others: Sequence[Any] = ()) ->
       Its handle.
     """
     # A group has one thread, so that commands come in the order of the calls.
-    groups = {"commands": 1, "messages": 1, "answers": 1, "life": 1}
+    groups = {"commands": 1, "messages": 1, "answers": 1, "offers": 1, "life": 1}
     remote: Any = ray.remote
     environment = json.loads(charter)["environment"]
     if VARIABLE in environment:

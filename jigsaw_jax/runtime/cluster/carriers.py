@@ -10,6 +10,7 @@ import pathlib
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.weights import Carrier, FolderCarrier
 from jigsaw_jax.runtime.weights.carriers.block import can_share
+from jigsaw_jax.runtime.weights.carriers.lines import LineCarrier
 from jigsaw_jax.runtime.weights.carriers.shared import SharedCarrier
 from jigsaw_jax.settings import Cluster
 
@@ -31,7 +32,7 @@ def resolve(
       The same with nothing left open.
     """
     folder = cluster.carrier_folder or str(run_dir.absolute() / FOLDER)
-    usual = ("shared", "ray") if is_local and can_share() else ("ray",)
+    usual = ("shared", "ray") if is_local and can_share() else ("line", "ray")
     return dataclasses.replace(
         cluster,
         carriers=cluster.carriers or usual,
@@ -65,6 +66,9 @@ def _make(name: str, cluster: Cluster, clock: Clock, receiver: int) -> Carrier:
     if name == "folder":
         return FolderCarrier(pathlib.Path(cluster.carrier_folder))
     import ray
+
+    if name == "line":
+        return LineCarrier(ray.util.get_node_ip_address(), clock=clock)
 
     from jigsaw_jax.runtime.weights.carriers.transfer import TransferCarrier
 

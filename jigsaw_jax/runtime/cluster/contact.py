@@ -128,5 +128,8 @@ class Contact:
             # The other thread sees it too.
             pass
         except BaseException as error:  # noqa: BLE001
-            # The outermost handler of this thread: the run must hear of it.
+            # The outermost handler of this thread: the run must hear of it. What could
+            # not be written is let go by now, so that this can be.
             self._fail(ThreadFailed("messages", error))
+            with contextlib.suppress(LineClosedError):
+                line.send(*self._outbox.take(0.0))

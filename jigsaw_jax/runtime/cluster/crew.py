@@ -296,11 +296,12 @@ class ClusterCrew:
         """The group with its completions; without any where their host is gone."""
         return self._stock.whole(group)
 
-    def forget(self, group: GroupId) -> None:
-        """Its samples are asked for no more."""
+    def forget(self, groups: Iterable[GroupId]) -> None:
+        """Their samples are asked for no more."""
         with self._roster.lock:
-            self._register.end(group)
-            self._letters.forget(group.uid)
+            for group in groups:
+                self._register.end(group)
+                self._letters.forget(group.uid)
 
     @property
     def num_timeouts(self) -> int:

@@ -140,7 +140,7 @@ class Desk:
         """Take in entries of the slice's log, on a host that is not the first.
 
         Args:
-          entries: JSON: number, name, values and places among the objects, of each.
+          entries: number, name, values and places among the objects, of each.
           refs: objects in Ray's store that they name.
         """
         try:
@@ -257,11 +257,14 @@ class Desk:
         )
 
     def _load(self, values: list[Any], refs: list[Any]) -> None:
-        depot, *values = values
+        del refs
+        depot, *message = values
         address = read_address(depot)
-        self._sampler.load(values, refs, address)
-        if self._helper is not None:
-            self._helper.follow(self._sampler.weights(), self._sampler.version)
+        is_new = self._sampler.load(message, address)
+        if self._helper is not None and self._sampler.has_weights:
+            # What is sent again, for others, is older than what it has borrowed since.
+            if is_new:
+                self._helper.follow(self._sampler.weights(), self._sampler.version)
             if self._shelf is None or self._shelf.address != address:
                 self._shelf = FarDepot(address, self._token, self._worker)
 

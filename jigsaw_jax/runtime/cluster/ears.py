@@ -22,6 +22,7 @@ from jigsaw_jax.runtime.cluster.roster import Roster
 from jigsaw_jax.runtime.cluster.shares import Shares
 from jigsaw_jax.runtime.intervals import Intervals
 from jigsaw_jax.runtime.lines.depot import read_address
+from jigsaw_jax.runtime.sample_bytes import read_sample
 
 
 class Ears:
@@ -139,7 +140,7 @@ class Ears:
         del hand
         offset, size = values
         data = memoryview(batch.body)
-        self._guests.take(wire.read_sample(data[offset : offset + size]))
+        self._guests.take(read_sample(data[offset : offset + size]))
         self._roster.changed.notify_all()
 
     def _hear_interval(self, hand: Hand, values: list[Any], batch: Batch) -> None:
@@ -154,32 +155,33 @@ class Ears:
             self.learner_busy.append((start_s, end_s))
 
     def _hear_weights(self, hand: Hand, values: list[Any], batch: Batch) -> None:
-        version, run, start_s, depot, trained, num_trained, frozen, *place = values
-        first, num = place
-        refs = batch.named()[first : first + num]
+        del batch
+        number, run, start_s, depot = wire.read_list(values, 4)
         address = read_address(depot)
         self._reports.stock.open(address)
-        hand.version = version
+        version = hand.version = wire.read(int, number)
         self._roster.take_weights(
             Weights(
                 version=version,
-                run=run,
-                start_s=start_s + hand.offset_s,
+                run=wire.read(str, run),
+                start_s=wire.read(float, start_s) + hand.offset_s,
+                learner=hand.called,
                 depot=address,
-                trained=trained,
-                trained_refs=refs[:num_trained],
-                frozen=frozen,
-                frozen_refs=refs[num_trained:],
             )
         )
 
     def _hear_unloaded(self, hand: Hand, values: list[Any], batch: Batch) -> None:
         del batch
-        self._roster.take_unloaded(hand, *values)
+        version, reason = wire.read_list(values, 2)
+        self._roster.take_unloaded(
+            hand, wire.read(int, version), wire.read(str, reason)
+        )
 
     def _hear_loaded(self, hand: Hand, values: list[Any], batch: Batch) -> None:
         del batch
-        self._roster.take_loaded(hand, values[0], values[1] + hand.offset_s)
+        number, end_s = wire.read_list(values, 2)
+        version, end_s = wire.read(int, number), wire.read(float, end_s)
+        self._roster.take_loaded(hand, version, end_s + hand.offset_s)
 
     def _hear_say(self, hand: Hand, values: list[Any], batch: Batch) -> None:
         del hand, batch

@@ -192,12 +192,17 @@ class Fleet:
         for other in others:
             other.first = hand
             hand.others.append(other)
+        options = place.options(host)
+        if role == "train" and host == 0:
+            # Another run in the same Ray may have a worker of this life, too.
+            hand.called = f"{charter['worker']} {make_ticket()}"
+            options = {**options, "name": hand.called}
         hand.unsent = self._unsent
         hand.hired_s = hand.heard_s = self._clock.now_s()
         # It may call before Ray has returned.
         self._board.expect(ticket, hand)
         hand.handle = actor.make(
-            place.options(host),
+            options,
             json.dumps(charter).encode(),
             [other.handle for other in others],
         )

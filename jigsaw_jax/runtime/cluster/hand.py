@@ -55,6 +55,7 @@ class Hand:
     is_lost: whether this life is over.
     marked_s: when the log last said that it lives.
     is_near: whether it is on this host.
+    called: Ray's name of it, by which other workers find it; empty where none does.
     ticket: by which its line is known.
     line: to it, once it has come.
     life: reference that tells why its process has ended.
@@ -82,6 +83,7 @@ class Hand:
     is_lost: bool = False
     marked_s: float = 0.0
     is_near: bool = False
+    called: str = ""
     ticket: str = ""
     line: Line | None = None
     life: Any = None
@@ -149,9 +151,6 @@ class Hand:
         """Send what was held back, in one frame."""
         if not self._commands:
             return
-        for command in self._commands:
-            if command[0] == "admit":
-                command[1] = [wire.columns(*command[1])]
         if self._prompts:
             told = ["prompts", [list(self._prompts.values())], 0, 0]
             self._commands.insert(0, told)

@@ -39,7 +39,7 @@ from jigsaw_jax.runtime.slice.whole import Exchange, on_host
 from jigsaw_jax.runtime.start import warm_up_policy
 from jigsaw_jax.runtime.threads import ThreadFailed, Turns
 from jigsaw_jax.runtime.vault import Vault
-from jigsaw_jax.runtime.weights import Offer, Sender, merge
+from jigsaw_jax.runtime.weights import CarrierError, Offer, Sender, merge
 from jigsaw_jax.settings import Train
 from jigsaw_jax.store.files import StoreError
 from jigsaw_jax.store.run_dir import RunDir
@@ -62,6 +62,8 @@ class LearnerDuty:
 
     # The carriers that the last version could not go by.
     _passed_over: tuple[str, ...] = ()
+    # That was sent last.
+    _version = -1
 
     def __init__(
         self,
@@ -236,7 +238,7 @@ class LearnerDuty:
 
     def _send(self, params: Any, version: int, is_first: bool = False) -> None:
         start_s = self._clock.now_s()
-        self._published = params
+        self._published, self._version = params, version
         offer = self._sender.publish(params, version, within_s=offers.WITHIN_S)
         still = None
         if is_first:
@@ -254,15 +256,10 @@ class LearnerDuty:
         if not self._peers.leads:
             return
         self._say_passed_over()
-        trained, refs = offers.plain(offer)
-        num, frozen = len(refs), None
-        if still is not None:
-            frozen, frozen_refs = offers.plain(still)
-            refs = [*refs, *frozen_refs]
-        run, depot = self._run, list(self._depot.address)
-        self._outbox.post(
-            "weights", version, run, start_s, depot, trained, num, frozen, refs=refs
-        )
+        frozen = None if still is None else offers.put(still)
+        self._outbox.newest.put(version, offers.put(offer), frozen)
+        depot = list(self._depot.address)
+        self._outbox.post("weights", version, self._run, start_s, depot)
 
     def _say_passed_over(self) -> None:
         """By which carriers weights can't go, where that is news."""
@@ -273,6 +270,9 @@ class LearnerDuty:
         self._passed_over = names
 
     def _again(self, version: int) -> None:
+        if version != self._version:
+            # A newer one is on its way, and would go by the old one's number.
+            return
         last, tries = self._tries
         self._tries = version, 1 + (tries if version == last else 0)
         # What is frozen may have been what did not arrive.
@@ -285,10 +285,14 @@ class LearnerDuty:
     def _merged(self, offer: Offer) -> Offer:
         if self._peers.is_alone:
             return offer
-        others = self._exchange.collect("offer", *offers.plain(offer))
+        own = [] if self._peers.leads else [offers.put(offer)]
+        others = self._exchange.collect("offer", None, own)
         if others is None:
             return offer
-        return merge([offer, *(offers.read(value, refs) for value, refs in others)])
+        try:
+            return merge([offer, *(offers.get(told) for _, (told,) in others)])
+        except RayError as error:
+            raise CarrierError(f"Ray lost an offer: {error}") from error
 
     def _save(self, updates: int, record: dict[str, Any], is_final: bool) -> None:
         def write(state: Any, written: Callable[[], None]) -> None:

@@ -1,25 +1,26 @@
-"""Offers of weights on the wire: plain values, and references to the objects beside."""
+"""Offers of weights as they travel by Ray, and word that there is one."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import jax
 import ray
-from ray.exceptions import RayError
 
 from jigsaw_jax import mesh as meshes
 from jigsaw_jax.model import decoder as model
 from jigsaw_jax.model import lora
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.lines.door import Address
-from jigsaw_jax.runtime.weights import CarrierError, Offer
+from jigsaw_jax.runtime.weights import Offer
 from jigsaw_jax.settings import Decoder
 from jigsaw_jax.types import Params
 
 # What a carrier may take for one version.
 WITHIN_S = 120.0
-FORM = "offer-2"
+FORM = "offer-3"
+# Of a manifest up to which an offer goes along with an answer. To get an object of
+# Ray's costs either end half a millisecond more; what many get is sent a node once.
+ALONG_BYTES = 32 << 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,60 +30,51 @@ class Weights:
     version: its number.
     run: id of the life of the learner that sends it.
     start_s: when it was begun.
-    depot: address of that learner's, for completions.
-    trained: offer of what trains, plain.
-    trained_refs: objects that it names.
-    frozen: offer of what never changes, for samplers that have none yet; None where the
-        one before still holds.
-    frozen_refs: objects that it names.
+    learner: Ray's name of that learner, whom samplers ask for the offers.
+    depot: address of its depot, for completions.
     """
 
     version: int
     run: str
     start_s: float
+    learner: str
     depot: Address
-    trained: Any
-    trained_refs: list[Any]
-    frozen: Any
-    frozen_refs: list[Any]
 
 
-def plain(offer: Offer) -> tuple[Any, list[Any]]:
-    """An offer as plain values, and the objects that it names.
-
-    Manifest and tickets are an object themselves: they grow with leaves and hosts, and
-    the controller, through which this goes to every sampler, has no use for them.
+def put(offer: Offer) -> Any:
+    """An offer as others are given it, by a call of Ray's.
 
     Args:
       offer: what a sender made.
 
     Returns:
-      The version of the form, and the one object.
+      Plain values but for references; or one reference where they are many. The objects
+      that the offer names stay as long as this.
     """
     tickets = [[key, *ticket] for key, ticket in offer.tickets.items()]
-    return FORM, [ray.put([offer.manifest, tickets])]
+    value = [FORM, offer.manifest, tickets]
+    return value if len(offer.manifest) <= ALONG_BYTES else ray.put(value)
 
 
-def read(value: Any, refs: Sequence[Any]) -> Offer:
-    """The offer that `plain` wrote; its manifest is checked by who receives it.
+def get(told: Any, within_s: float = WITHIN_S) -> Offer:
+    """The offer that `put` made; its manifest is checked by who receives it.
 
     Args:
-      value: of `plain`.
-      refs: of `plain`.
+      told: of `put`.
+      within_s: how long it may take.
 
     Returns:
       The offer.
 
     Raises:
-      CarrierError: it is gone with its host.
-      WireError: it is not what `plain` made.
+      RayError: it is gone with its host, or there was no answer.
+      WireError: it is not what `put` made.
     """
-    if value != FORM or len(refs) != 1:
-        raise wire.WireError(f"an offer must be of form {FORM}, got {value!r}")
-    try:
-        manifest, tickets = wire.read_list(ray.get(refs[0], timeout=WITHIN_S), 2)
-    except RayError as error:
-        raise CarrierError(f"Ray lost an offer: {error}") from error
+    is_object = isinstance(told, ray.ObjectRef)
+    value = ray.get(told, timeout=within_s) if is_object else told
+    form, manifest, tickets = wire.read_list(value, 3)
+    if form != FORM:
+        raise wire.WireError(f"an offer must be of form {FORM}, got {form!r}")
     found = {}
     for entry in wire.read_list(tickets):
         key, carrier, ticket = wire.read_list(entry, 3)

@@ -15,6 +15,8 @@ from jigsaw_jax.records import Sample
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import tables
+from jigsaw_jax.runtime.cluster.newest import Newest
+from jigsaw_jax.runtime.sample_bytes import sample_bytes
 
 # What is true of a worker in every epoch.
 LASTING = frozenset({"hello", "failed", "leaving"})
@@ -35,6 +37,7 @@ class Outbox:
       epoch: which life the messages belong to.
       num_asked: how often the controller has asked for some.
       facts: counts that travel with every batch.
+      newest: weights that others come for themselves.
     """
 
     def __init__(self, clock: Clock, epoch: int) -> None:
@@ -48,6 +51,7 @@ class Outbox:
         self.num_asked = 0
         self._num_taken = 0
         self.facts: Callable[[], dict[str, int]] = dict
+        self.newest = Newest()
 
     def begin(self, epoch: int) -> None:
         """Let go what waits; what comes from now on belongs to `epoch`."""
@@ -163,7 +167,7 @@ class _Pages:
             return
         self._rows = None
         if sample is not None:
-            self.parts.append(wire.sample_bytes(sample))
+            self.parts.append(sample_bytes(sample))
             item = [*item, self._size, len(self.parts[-1])]
             self._size += len(self.parts[-1])
         if named:
@@ -178,11 +182,8 @@ class _Pages:
         return ["interval", form, track, start_s, end_s, *fields.values()]
 
     def messages(self) -> list[list[Any]]:
-        """All that was added, tables by columns."""
-        return [
-            [kind, tables.columns(values[0])] if kind == "samples" else [kind, *values]
-            for kind, *values in self._messages
-        ]
+        """All that was added."""
+        return self._messages
 
 
 class Lanes:

@@ -21,6 +21,7 @@ from jigsaw_jax.runtime.lines.depot import (
 )
 from jigsaw_jax.runtime.lines.door import Address
 from jigsaw_jax.runtime.payloads import Payloads
+from jigsaw_jax.runtime.sample_bytes import read_sample
 
 
 class PayloadLostError(Exception):
@@ -80,6 +81,12 @@ class Letters:
             text = self._texts[prompt.uid] = wire.to_text(wire.plain(prompt))
         return text
 
+    def write_last(self, prompt: Prompt) -> str:
+        """The same, and forget it."""
+        text = self.write(prompt)
+        self.forget(prompt.uid)
+        return text
+
     def forget(self, uid: str) -> None:
         """Nobody is told of this prompt, unless it is written again."""
         self._texts.pop(uid, None)
@@ -87,10 +94,10 @@ class Letters:
 
 def read_prompt(text: Any) -> Prompt:
     """The prompt that `Letters.write` wrote; a WireError where it is none."""
-    return wire.read(Prompt, wire.from_bytes(wire.read(str, text).encode()))
+    return wire.read(Prompt, wire.from_text(text))
 
 
-_read_scores = wire.rows_reader(Score)
+_read_scores = wire.reader(tuple[Score, ...])
 
 
 class Stock:
@@ -121,9 +128,9 @@ class Stock:
         """Have a completion stay while anybody has what this returns."""
         return Held(key, self._unused)
 
-    def take_unused(self) -> list[list[Any]]:
-        """Keys that nobody has any more, once; their columns."""
-        return wire.columns(self._unused.popleft() for _ in range(len(self._unused)))
+    def take_unused(self) -> list[Key]:
+        """Keys that nobody has any more, once."""
+        return [self._unused.popleft() for _ in range(len(self._unused))]
 
     def whole(self, group: Group) -> Group:
         """The group with its completions; without any where one is gone."""
@@ -133,7 +140,7 @@ class Stock:
             found = self._shelf.take(keys, self._within_s)
         except DepotError:
             return dataclasses.replace(group, samples=(), scores=())
-        samples = tuple(map(wire.read_sample, found))
+        samples = tuple(map(read_sample, found))
         return dataclasses.replace(group, samples=samples)
 
     def close(self) -> None:
@@ -143,14 +150,14 @@ class Stock:
 
 
 def message(groups: Iterable[Group], letters: Letters) -> list[Any]:
-    """Groups as a command names them."""
+    """Groups as a command names them, which is their prompts' last."""
     return [
         [
             group.id,
             group.order,
-            letters.write(group.prompt),
-            wire.columns(sample.held.key for sample in group.samples),
-            wire.columns((s.value, s.parts, s.failure) for s in group.scores),
+            letters.write_last(group.prompt),
+            [sample.held.key for sample in group.samples],
+            [(s.value, s.parts, s.failure) for s in group.scores],
         ]
         for group in groups
     ]
@@ -182,8 +189,8 @@ def fetch(groups: Any, shelf: Shelf, within_s: float) -> list[Group]:
             id=wire.read(GroupId, group_id),
             order=wire.read(int, order),
             prompt=read_prompt(prompt),
-            samples=tuple(wire.read_sample(next(found)) for _ in some),
-            scores=tuple(_read_scores(scores)),
+            samples=tuple(read_sample(next(found)) for _ in some),
+            scores=_read_scores(scores),
         )
         for (group_id, order, prompt, _, scores), some in zip(told, keys, strict=True)
     ]

@@ -1,6 +1,5 @@
 """Which version is under way to the samplers, and who still has to report it."""
 
-import dataclasses
 from collections.abc import Iterable
 
 from jigsaw_jax.runtime.cluster.offers import Weights
@@ -22,24 +21,10 @@ class Publishing:
         """Of the weights sent last; -1 before the first."""
         return -1 if self.weights is None else self.weights.version
 
-    def begin(self, weights: Weights, workers: Iterable[str]) -> Weights:
-        """A version goes out.
-
-        Args:
-          weights: as the learner offers them.
-          workers: that must have them before the version is published.
-
-        Returns:
-          The same with what is frozen, which comes with a learner's first alone.
-        """
-        before = self.weights
-        if weights.frozen is None and before is not None:
-            weights = dataclasses.replace(
-                weights, frozen=before.frozen, frozen_refs=before.frozen_refs
-            )
+    def begin(self, weights: Weights, workers: Iterable[str]) -> None:
+        """A version goes out, published once all these workers have it."""
         self.weights = weights
         self._awaited = set(workers)
-        return weights
 
     def settle(self) -> None:
         """What has been sent is what is served; nobody waits for word of it."""

@@ -6,10 +6,9 @@ In a slice of several hosts each fetches for itself. Placing starts programs ove
 them, so that is done in the order of the slice's log.
 """
 
-import contextlib
 import dataclasses
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,16 +20,31 @@ from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.build import build_engine
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import carriers, offers
+from jigsaw_jax.runtime.cluster.source import ANSWER_BEATS, GoneError, Source
 from jigsaw_jax.runtime.devices import prepare_devices
 from jigsaw_jax.runtime.inputs import open_tokens
 from jigsaw_jax.runtime.publisher import Publisher
 from jigsaw_jax.runtime.sampler import SamplerWorker
 from jigsaw_jax.runtime.slice.join import check_joined
 from jigsaw_jax.runtime.slice.peers import Peers
-from jigsaw_jax.runtime.weights import Offer, Receiver, StaleError, WeightError
+from jigsaw_jax.runtime.weights import Offer, Receiver, WeightError
 from jigsaw_jax.sample.loop import SampleLoop
 from jigsaw_jax.sample.warm_up import warm_up
 from jigsaw_jax.settings import Train
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fetched:
+    """How a fetch went.
+
+    is_new: whether it was not here before, whole.
+    missing: why it is not here; None where it is.
+    is_gone: nobody has it any more, and another load follows.
+    """
+
+    is_new: bool = False
+    missing: str | None = None
+    is_gone: bool = False
 
 
 class Rig:
@@ -69,6 +83,7 @@ class Rig:
         number = int(name.removeprefix("sampler-"))
         self._ways = carriers.make(train.cluster, clock=clock, receiver=number)
         self._receiver = self._receive(self._wanted[0])
+        self._source = Source(ANSWER_BEATS * train.cluster.heartbeat_s)
         self._params: Any = None
         self._frozen: Any = None
         self._fetched: dict[int, Any] = {}
@@ -89,36 +104,39 @@ class Rig:
         gc.collect()
         gc.freeze()
 
-    def fetch(self, message: Any, refs: Sequence[Any]) -> tuple[bool, str | None]:
+    def fetch(self, message: Any) -> Fetched:
         """Fetch a version onto this host's devices; what fails changes nothing.
 
         Args:
-          message: version, run, the offer of what trains, how many objects it names,
-            and the offer of what is frozen.
-          refs: objects that the offers name.
+          message: Ray's name of the learner that has it, version and run.
 
         Returns:
-          Whether it is new here, and why it did not arrive, where it didn't.
+          How it went.
         """
-        version, run, trained, num, frozen = wire.read_list(message, 5)
+        name, number, life = wire.read_list(message, 3)
+        learner, version = wire.read(str, name), wire.read(int, number)
+        run = wire.read(str, life)
         self.num_fetches += 1
-        is_new = False
         if run != self._run:
             # Another life of the learner may count its versions anew.
             self._run = run
             self._receiver = self._receive(self._wanted[0])
+        is_new, is_first = version > self._receiver.version, self._frozen is None
         try:
-            with contextlib.suppress(StaleError):
-                offer = offers.read(trained, refs[:num])
-                self._params = self._fetch(self._receiver, offer)
-                self.version, is_new = version, True
-            if self._frozen is None:
-                receiver = self._receive(self._wanted[1])
-                self._frozen = self._fetch(receiver, offers.read(frozen, refs[num:]))
+            if is_new or is_first:
+                trained, *frozen = self._source.ask(learner, version, is_first)
+                if is_new:
+                    self._params = self._fetch(self._receiver, trained)
+                    self.version = version
+                for still in frozen:
+                    receiver = self._receive(self._wanted[1])
+                    self._frozen = self._fetch(receiver, still)
+        except GoneError as error:
+            return Fetched(missing=str(error), is_gone=True)
         except WeightError as error:
-            return False, str(error)
+            return Fetched(missing=str(error))
         self._fetched[self.num_fetches] = self._params
-        return is_new, None
+        return Fetched(is_new=is_new or is_first)
 
     def _receive(self, wanted: Any) -> Receiver:
         return Receiver(self._run, wanted, self._ways, clock=self._clock)
@@ -157,6 +175,11 @@ class Rig:
         """The arrays of fetches before this one, which are needed no more."""
         numbers = [number for number in self._fetched if number < fetch]
         return jax.tree.leaves([self._fetched.pop(number) for number in numbers])
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether a version has been fetched whole."""
+        return self._params is not None and self._frozen is not None
 
     def weights(self) -> Any:
         """All weights of the version that was fetched last."""

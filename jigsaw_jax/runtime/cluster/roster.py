@@ -73,6 +73,7 @@ class Roster:
         self.changed = threading.Condition(self.lock)
         self._is_closed = False
         self._tries = 0
+        self._is_sent_again = False
         self.is_open = False
         self.on_lost: Callable[[Hand], None] = _ignore
         self.on_joined: Callable[[Hand], None] = _ignore
@@ -184,9 +185,10 @@ class Roster:
         """Send a version to every sampler; it is published when all have it."""
         hands = [hand for hand in self.hands() if hand.role != "train"]
         awaited = [hand.worker for hand in hands if hand.is_joined]
-        weights = self._publishing.begin(offered, awaited)
+        self._publishing.begin(offered, awaited)
+        self._is_sent_again = False
         for hand in hands:
-            self._send(hand, weights)
+            self._send(hand, offered)
             hand.flush()
         self._publish_when_all_have_it()
 
@@ -195,23 +197,27 @@ class Roster:
         hand.command(
             "load",
             list(weights.depot),
+            weights.learner,
             weights.version,
             weights.run,
-            weights.trained,
-            len(weights.trained_refs),
-            weights.frozen,
-            refs=[*weights.trained_refs, *weights.frozen_refs],
         )
 
     def take_unloaded(self, hand: Hand, version: int, reason: str) -> None:
-        """A version did not arrive; the learner sends it again."""
+        """A version did not arrive; the learner sends it again, to all who miss it."""
         self._mark(hand, "unloaded", version=version, reason=reason)
+        learner = self._fleet.hands.get(LEARNER)
+        if version != self._publishing.version or learner is None:
+            # Another version is on its way, or will be from another learner.
+            return
+        if self._is_sent_again:
+            return
         self._tries += 1
         if self._tries > TRIES_MAX:
             self.fail(RuntimeError(f"weights don't reach {hand.name}: {reason}"))
-        elif version == self._publishing.version:
-            self._say(f"weights are sent to {hand.name} again: {reason}")
-            self.learner.command("again", version)
+            return
+        self._is_sent_again = True
+        self._say(f"weights are sent to {hand.name} again: {reason}")
+        learner.command("again", version)
 
     def take_loaded(self, hand: Hand, version: int, end_s: float) -> None:
         """A worker has placed a version and decodes with it."""

@@ -4,7 +4,7 @@ In a slice of several hosts this is the first; the others are `SamplerFollower`s
 """
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from jigsaw_jax.records import (
@@ -23,7 +23,7 @@ from jigsaw_jax.reward.pool import RewardPool
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster.outbox import Lanes, Outbox
-from jigsaw_jax.runtime.cluster.rig import Rig
+from jigsaw_jax.runtime.cluster.rig import Fetched, Rig
 from jigsaw_jax.runtime.cluster.sampler_follower import fetch_key
 from jigsaw_jax.runtime.cluster.tables import Finished
 from jigsaw_jax.runtime.compilations import CompilationCounter
@@ -92,29 +92,37 @@ class SamplerDuty:
         """Of the weights that were fetched last."""
         return self._rig.version
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether there are any."""
+        return self._rig.has_weights
+
     def weights(self) -> Any:
         """All weights of the version that was fetched last."""
         return self._rig.weights()
 
-    def load(self, message: Any, refs: Sequence[Any], depot: Address) -> None:
+    def load(self, message: Any, depot: Address) -> bool:
         """Fetch a version, place it, and swap it in between two decode steps.
 
         What does not arrive, on every host of the slice, changes nothing; the
-        controller then has it sent again.
+        controller then has it sent again, unless another is on its way.
 
         Args:
-          message: version, run, the offer of what trains, how many objects it names,
-            and the offer of what is frozen.
-          refs: objects that the offers name.
-          depot: of the learner that offers, for completions.
+          message: the learner, version and run, as `Rig.fetch` takes them.
+          depot: of that learner, for completions.
+
+        Returns:
+          Whether there are other weights than before.
         """
         self._porter.to(depot)
-        version = message[0]
-        is_new, reason = self._rig.fetch(message, refs)
+        version = message[1]
+        fetched = self._rig.fetch(message)
         if not self._peers.is_alone:
-            reason = self._missing(version, reason)
-        if reason is not None:
-            self._outbox.post("unloaded", version, reason)
+            fetched = self._of_all(version, fetched)
+        if fetched.is_gone:
+            return False
+        if fetched.missing is not None:
+            self._unloaded(version, fetched.missing)
         elif self._worker is None:
             self._begin(version)
             self._loaded(version, 0.0, self._clock.now_s())
@@ -125,21 +133,30 @@ class SamplerDuty:
                 version,
                 lambda: self._loaded(version, 0.0, self._clock.now_s()),
             )
-        elif is_new:
+        elif fetched.is_new:
             self._rig.publish(version, sampler=self._worker, report=self._loaded)
         else:
             self._loaded(version, 0.0, self._clock.now_s())
+        return fetched.is_new
 
-    def _missing(self, version: int, reason: str | None) -> str | None:
-        """Why a host of the slice doesn't have a version; None where all of them do."""
-        found = [(reason, self._rig.version)]
+    def _unloaded(self, version: int, reason: str) -> None:
+        if self._worker is None:
+            self._outbox.post("unloaded", version, reason)
+        else:
+            # An epoch that was begun before begins on that thread, and lets go what is
+            # said until then.
+            self._worker.thread.do(self._outbox.post, "unloaded", version, reason)
+
+    def _of_all(self, version: int, own: Fetched) -> Fetched:
+        """How a fetch went on all hosts of the slice."""
+        found = [(own.missing, own.is_gone, self._rig.version)]
         for values, _ in self._peers.gather(fetch_key(self._rig)):
-            found.append((values[0], values[1]))
-        for host, (reason, theirs) in enumerate(found):
-            if reason is not None or theirs != version:
-                reason = reason or f"version must be {version}, got {theirs}"
-                return f"host {host}: {reason}"
-        return None
+            found.append((values[0], values[1], values[2]))
+        for host, (missing, is_gone, theirs) in enumerate(found):
+            if missing is not None or theirs != version:
+                missing = missing or f"version must be {version}, got {theirs}"
+                return Fetched(missing=f"host {host}: {missing}", is_gone=is_gone)
+        return own
 
     def _begin(self, version: int) -> None:
         rig, peers = self._rig, self._peers

@@ -4,7 +4,7 @@ log: load -> [weights thread] fetch -> answer
 loop -> [sampler thread] the same call that host 0 makes
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from jigsaw_jax.runtime.clock import Clock
@@ -47,14 +47,15 @@ class SamplerFollower:
         for thread in (self._weights, self._sampler):
             thread.start()
 
-    def load(self, message: Any, refs: Sequence[Any], depot: Address) -> None:
+    def load(self, message: Any, depot: Address) -> None:
         """Fetch a version and say whether it is here; completions are host 0's."""
         del depot
-        self._weights.do(self._load, message, refs)
+        self._weights.do(self._load, message)
 
-    def _load(self, message: Any, refs: Sequence[Any]) -> None:
-        _, reason = self._rig.fetch(message, refs)
-        self._peers.answer(fetch_key(self._rig), reason, self._rig.version)
+    def _load(self, message: Any) -> None:
+        went = self._rig.fetch(message)
+        version = self._rig.version
+        self._peers.answer(fetch_key(self._rig), went.missing, went.is_gone, version)
 
     def follow(self, values: list[Any]) -> None:
         """Make a call of host 0's loop."""

@@ -1,9 +1,8 @@
 """What is told and said of samples: a table for each thing that happens to them.
 
-rows, as they happen -> columns, a table each -> rows, checked a column at a time
+rows, as they happen -> a table each -> rows, checked
 """
 
-from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jigsaw_jax.runtime import wire
@@ -77,29 +76,17 @@ _READERS = {kind: wire.rows_reader(row) for kind, row in ROWS.items()}
 read_admitted = wire.rows_reader(Admitted)
 
 
-def columns(rows: Mapping[str, Sequence[Sequence[Any]]]) -> dict[str, list[Any]]:
-    """Tables as plain values.
-
-    Args:
-      rows: of each kind.
-
-    Returns:
-      Columns of each kind.
-    """
-    return {kind: wire.columns(told) for kind, told in rows.items()}
-
-
 def read(tables: Any) -> dict[str, list[Any]]:
-    """Rows of each kind, from what `columns` made.
+    """Rows of each kind.
 
     Args:
-      tables: plain values.
+      tables: rows as plain lists, by kind.
 
     Returns:
       Rows by kind, none of a kind that was not told.
 
     Raises:
-      WireError: a kind is not known, or a column not what it should be.
+      WireError: a kind is not known, or a row not what it should be.
     """
     if type(tables) is not dict or not tables.keys() <= _READERS.keys():
         raise wire.WireError(

@@ -29,7 +29,6 @@ class Key(NamedTuple):
     number: int
 
 
-# Of keys by columns, as `wire.columns` makes them.
 read_keys: Callable[[Any], list[Key]] = wire.rows_reader(Key)
 
 
@@ -188,7 +187,7 @@ class FarDepot:
             self._line = dial(self.address, self._token, self._name, within_s=DIAL_S)
         # A process that has been stopped answers no more than one that is gone.
         self._line.wait_at_most(within_s + DIAL_S)
-        self._line.send(wire.to_bytes(["take", wire.columns(keys), within_s]))
+        self._line.send(wire.to_bytes(["take", keys, within_s]))
         head, body = self._line.receive()
         why, *sizes = wire.read_list(wire.from_bytes(head))
         if why is not None:
@@ -208,6 +207,6 @@ def _split(body: memoryview, sizes: Sequence[int]) -> list[bytes]:
 
 
 def read_address(value: Any) -> Address:
-    """An address that came as JSON."""
+    """An address that came over the wire."""
     host, port = wire.read_list(value, 2)
     return wire.read(str, host), wire.read(int, port)

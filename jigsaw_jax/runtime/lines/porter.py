@@ -16,6 +16,7 @@ from jigsaw_jax.records import Sample
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.lines.door import Address, dial
 from jigsaw_jax.runtime.lines.line import Line, LineClosedError
+from jigsaw_jax.runtime.sample_bytes import sample_bytes
 from jigsaw_jax.runtime.threads import ThreadFailed
 
 # For one try; a thread that waits for a depot looks as often whether there is another.
@@ -94,7 +95,7 @@ class Porter:
             if parcel is None:
                 self._parcels.put(None)
                 break
-            found.append((parcel, wire.sample_bytes(parcel.sample)))
+            found.append((parcel, sample_bytes(parcel.sample)))
             size += len(found[-1][1])
         return found
 

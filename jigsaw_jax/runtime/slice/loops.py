@@ -12,6 +12,7 @@ from typing import Any
 
 from jigsaw_jax.records import SampleId
 from jigsaw_jax.runtime import wire
+from jigsaw_jax.runtime.sample_bytes import sample_bytes
 from jigsaw_jax.runtime.sampler import Loop
 from jigsaw_jax.runtime.slice.log import Trace
 from jigsaw_jax.runtime.slice.peers import Peers
@@ -102,7 +103,7 @@ class Replay:
         report = self.loop.step()
         self.trace.add(wire.to_bytes([report.num_active, report.num_tokens]))
         for sample in report.finished:
-            self.trace.add(wire.sample_bytes(sample))
+            self.trace.add(sample_bytes(sample))
         return report
 
 

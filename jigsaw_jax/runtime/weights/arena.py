@@ -54,7 +54,7 @@ class Arena:
                 block = self._free.popleft()
             except IndexError:
                 return None
-            if num_bytes <= len(block) <= 2 * num_bytes:
+            if num_bytes <= len(block) < 2 * num_bytes:
                 return block
             self._free.append(block)
         return None

@@ -68,10 +68,14 @@ class Version:
         ]
         return Piece(cut.shape, parts)
 
+    def sizes(self) -> list[int]:
+        """Bytes of each box."""
+        widths = [jnp.dtype(leaf.sent).itemsize for leaf in self.taken.leaves]
+        return [volume(cut.index) * widths[cut.leaf] for cut in self.cuts]
+
     def batches(self) -> list[Sequence[Cut]]:
         """Neighbours together, up to `PAYLOAD_BYTES` or one larger box."""
-        widths = [jnp.dtype(leaf.sent).itemsize for leaf in self.taken.leaves]
-        sizes = [volume(cut.index) * widths[cut.leaf] for cut in self.cuts]
+        sizes = self.sizes()
         size_max = max(PAYLOAD_BYTES, sum(sizes) // PAYLOADS_MAX)
         found, start, total = [], 0, 0
         for place, size in enumerate(sizes):

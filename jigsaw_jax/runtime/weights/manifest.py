@@ -1,7 +1,7 @@
 """The manifest: what a version of the weights consists of, to the last byte.
 
-It is plain JSON and travels beside the payloads, through the controller where there is
-one. A payload holds pieces, each the bytes of one shard of one leaf.
+It is plain JSON and travels beside the payloads' tickets, from who sends to who
+receives. A payload holds pieces, each the bytes of one shard of one leaf.
 """
 
 import dataclasses
@@ -25,10 +25,12 @@ class Shard:
     Attributes:
       index: of the box.
       num_bytes: as sent.
-      checksum: of the bytes as sent.
+      checksum: of the bytes as sent; empty where it comes with them, as of a payload
+        that is promised.
       payload: key of what carries them.
       piece: place in the payload.
-      content: checksum of the box itself; `checksum` again where it is sent whole.
+      content: checksum of the box itself; `checksum` again where it is sent whole, so
+        empty too where that is.
       base: `content` of the box that the bytes are a difference from; None where it
         is sent whole.
     """
@@ -217,6 +219,9 @@ def _leaf(fields: dict[str, Any]) -> Leaf:
 
 def _shard(fields: dict[str, Any]) -> Shard:
     index = tuple((_of(int, a), _of(int, b)) for a, b in fields["index"])
+    base = fields["base"]
+    if not fields["checksum"] and (fields["content"] or base is not None):
+        raise ValueError("what is promised must be sent whole")
     return Shard(
         index=index,
         num_bytes=_of(int, fields["num_bytes"]),
@@ -224,7 +229,7 @@ def _shard(fields: dict[str, Any]) -> Shard:
         payload=_of(str, fields["payload"]),
         piece=_of(int, fields["piece"]),
         content=_of(str, fields["content"]),
-        base=None if fields["base"] is None else _of(str, fields["base"]),
+        base=None if base is None else _of(str, base),
     )
 
 

@@ -4,7 +4,8 @@
                  |                                     | failed: warn, ask for another
                  +-- no: StaleError, MismatchError     +-> again(carriers that failed)
 
-Nothing that the receiver or its caller had changes before the last arrow.
+Payloads may be promised: the first are fetched and checked while the sender still makes
+the last. Nothing that the receiver or its caller had changes before the last arrow.
 """
 
 import concurrent.futures
@@ -19,7 +20,7 @@ import numpy as np
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.weights import delta, manifest
 from jigsaw_jax.runtime.weights.arena import Arena
-from jigsaw_jax.runtime.weights.carriers.carrier import Carrier
+from jigsaw_jax.runtime.weights.carriers.carrier import Carrier, Promising
 from jigsaw_jax.runtime.weights.checksum import checksum
 from jigsaw_jax.runtime.weights.cores import give_way, num_threads
 from jigsaw_jax.runtime.weights.errors import (
@@ -155,6 +156,8 @@ class Receiver:
                 (leaf.name, shard.index): shard.content
                 for leaf in ordered
                 for shard in leaf.shards
+                # Of a promised one nobody can make a difference.
+                if shard.content
             }
         self.version = offered.version
         return self._structure.unflatten(arrays)
@@ -253,27 +256,36 @@ def _verified(
 ) -> Sequence[np.ndarray]:
     """A payload's pieces, once more from the carrier where they come out wrong."""
     sizes = [shard.num_bytes for shard in shards]
+    checksums: Sequence[str] = [shard.checksum for shard in shards]
+    is_promised = not all(checksums)
     wrong = None
     for _ in range(TRIES):
-        got = carrier.get(ticket, sizes, deadline_s)
-        wrong = _fault(got, shards)
+        if not is_promised:
+            got = carrier.get(ticket, sizes, deadline_s)
+        elif isinstance(carrier, Promising):
+            got, checksums = carrier.get_promised(key, ticket, sizes, deadline_s)
+        else:
+            raise CarrierError(f"{carrier.name} must have checksums for {key}")
+        wrong = _fault(got, sizes, checksums)
         if wrong is None:
             return got
     raise CorruptError(f"payload {key} by {carrier.name} {wrong}")
 
 
-def _fault(got: Sequence[np.ndarray], shards: list[Shard]) -> str | None:
+def _fault(
+    got: Sequence[np.ndarray], sizes: Sequence[int], checksums: Sequence[str]
+) -> str | None:
     """What is wrong with the pieces of a payload, if anything."""
-    if len(got) != len(shards):
-        return f"must have {len(shards)} pieces, got {len(got)!r}"
-    for piece, (shard, data_u8) in enumerate(zip(shards, got, strict=True)):
-        if len(data_u8) != shard.num_bytes:
-            size = shard.num_bytes
+    if len(got) != len(sizes) or len(checksums) != len(sizes):
+        return f"must have {len(sizes)} pieces, got {len(got)!r}"
+    for piece, data_u8 in enumerate(got):
+        size = sizes[piece]
+        if len(data_u8) != size:
             return f"must have {size} bytes in piece {piece}, got {len(data_u8)!r}"
         found = checksum(data_u8)
-        if found != shard.checksum:
+        if found != checksums[piece]:
             return (
-                f"must have checksum {shard.checksum} in piece {piece}, got {found!r}"
+                f"must have checksum {checksums[piece]} in piece {piece}, got {found!r}"
             )
     return None
 

@@ -2,6 +2,9 @@
 
     publish(params, v) -> Offer -> receivers ... again(without failed carriers) -> Offer
 
+A carrier that promises has the offer out before a byte was copied: the version is
+written beside what the caller does next, and receivers take what is there.
+
 In a slice of several hosts every host has a sender, sends the shards that are its own,
 and `offer.merge` makes one offer of theirs.
 """
@@ -18,7 +21,7 @@ import jax.numpy as jnp
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.weights import cutting, delta, snapshot
 from jigsaw_jax.runtime.weights.arena import Arena
-from jigsaw_jax.runtime.weights.carriers.carrier import Carrier
+from jigsaw_jax.runtime.weights.carriers.carrier import Carrier, Promising
 from jigsaw_jax.runtime.weights.cores import give_way
 from jigsaw_jax.runtime.weights.cutting import Cut, Version
 from jigsaw_jax.runtime.weights.errors import CarrierError
@@ -44,9 +47,9 @@ class _Sent:
 class Sender:
     """Publishes versions of one run; one thread calls it.
 
-    It keeps the last version on the host, for carriers that fail, samplers that join,
-    and differences of the next; on CPU, where that is the learner's own memory, the
-    arrays must not be donated before the next version is published.
+    It keeps the last version on the host, for promises, carriers that fail, samplers
+    that join, and differences of the next; on CPU, where that is the learner's own
+    memory, the arrays must not be donated before the next version is published.
 
     Args:
       run: its id, new with every start of the learner.
@@ -95,6 +98,7 @@ class Sender:
         self._offers = 0
         self.passed_over: tuple[str, ...] = ()
         self._put: list[tuple[int, Carrier, Any]] = []
+        self._writing: list[concurrent.futures.Future[None]] = []
 
     def publish(self, params: Any, version: int, *, within_s: float = 60.0) -> Offer:
         """Send a version; payloads of the one before the last are dropped.
@@ -115,6 +119,7 @@ class Sender:
         last = self._last
         if last is not None and version <= last.number:
             raise ValueError(f"version must be over {last.number}, got {version!r}")
+        self._settle()
         taken = snapshot.take(params, version, as_bf16=self._encoding == "bf16")
         new, encode = cutting.cut(taken, self._wanted, last), _whole
         if self._encoding == "delta" and last is not None and new.cuts is last.cuts:
@@ -143,6 +148,7 @@ class Sender:
         names = {carrier.name for carrier in self._carriers}
         if self._last is None or names <= set(without):
             return None
+        self._settle()
         offer, _ = self._offer(self._last, _whole, without, within_s)
         return offer
 
@@ -204,6 +210,9 @@ class Sender:
     ) -> tuple[Offer, dict[tuple[int, Index], str]]:
         self._offers += 1
         prefix = f"{self._label}{new.number}.{self._host}.{self._offers}"
+        # Of differences nobody knows the sizes before they are made.
+        if self._encoding != "delta" and isinstance(carrier, Promising):
+            return self._promise(carrier, new, prefix), {}
         deadline_s = self._clock.now_s() + within_s
 
         def send(numbered: tuple[int, Sequence[Cut]]) -> tuple[str, Any, list[Shard]]:
@@ -218,12 +227,58 @@ class Sender:
             THREADS, initializer=give_way
         ) as threads:
             done = list(threads.map(send, enumerate(new.batches())))
+        sent = [shard for _, _, of_payload in done for shard in of_payload]
+        contents = {
+            (cut.leaf, cut.index): shard.content
+            for cut, shard in zip(new.cuts, sent, strict=True)
+        }
+        tickets = {key: (carrier.name, ticket) for key, ticket, _ in done}
+        return Offer(manifest=self._manifest(new, sent), tickets=tickets), contents
+
+    def _promise(self, carrier: Promising, new: Version, prefix: str) -> Offer:
+        """Have a version written meanwhile, and offer it at once."""
+        if self._last is not None and new is not self._last:
+            # First, so that this one is written where the dropped one was.
+            self.drop_before(self._last.number)
+        shards, tickets, work = [], {}, []
+        sizes = iter(new.sizes())
+        for number, cuts in enumerate(new.batches()):
+            key = f"{prefix}.{number}"
+            ticket = carrier.promise(key)
+            self._put.append((new.number, carrier, ticket))
+            tickets[key] = carrier.name, ticket
+            work.append((ticket, map(new.piece, cuts)))
+            shards += [
+                Shard(
+                    index=cut.index,
+                    num_bytes=next(sizes),
+                    checksum="",
+                    payload=key,
+                    piece=place,
+                    content="",
+                    base=None,
+                )
+                for place, cut in enumerate(cuts)
+            ]
+        threads = concurrent.futures.ThreadPoolExecutor(THREADS, initializer=give_way)
+        self._writing = [threads.submit(carrier.keep, *one) for one in work]
+        threads.shutdown(wait=False)
+        return Offer(manifest=self._manifest(new, shards), tickets=tickets)
+
+    def _settle(self) -> None:
+        """Wait until all that was promised is kept, as it mostly is."""
+        writing, self._writing = self._writing, []
+        for future in writing:
+            try:
+                future.result()
+            except CarrierError as error:
+                # Those that waited for it know.
+                _log.warning("a promise could not be kept: %s", error)
+
+    def _manifest(self, new: Version, sent: Sequence[Shard]) -> str:
         shards: list[list[Shard]] = [[] for _ in new.taken.leaves]
-        contents: dict[tuple[int, Index], str] = {}
-        sent = (shard for _, _, of_payload in done for shard in of_payload)
         for cut, shard in zip(new.cuts, sent, strict=True):
             shards[cut.leaf].append(shard)
-            contents[cut.leaf, cut.index] = shard.content
         manifest = Manifest(
             run=self._run,
             version=new.number,
@@ -233,8 +288,7 @@ class Sender:
                 for leaf, of_leaf in zip(new.taken.leaves, shards, strict=True)
             ),
         )
-        tickets = {key: (carrier.name, ticket) for key, ticket, _ in done}
-        return Offer(manifest=manifest.to_json(), tickets=tickets), contents
+        return manifest.to_json()
 
 
 def _whole(new: Version, cut: Cut) -> _Sent:

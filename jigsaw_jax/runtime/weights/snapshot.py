@@ -1,6 +1,7 @@
 """A learner's tree as leaves and the bytes of this host's shards."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -11,19 +12,25 @@ from jigsaw_jax.runtime.weights.manifest import Index, Leaf
 from jigsaw_jax.runtime.weights.placement import WORDS, bounds
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Box:
     """One shard of this host's.
 
     Attributes:
       leaf: its place in the tree.
       index: of the box.
-      words: its values, as unsigned integers of their size.
+      values: on their device, on their way to the host; or there.
     """
 
     leaf: int
     index: Index
-    words: np.ndarray
+    values: jax.Array | np.ndarray
+
+    @functools.cached_property
+    def words(self) -> np.ndarray:
+        """Its values on the host, as unsigned integers of their size; once copied."""
+        values = np.asarray(self.values)
+        return values.view(WORDS[values.itemsize])
 
     @property
     def data_u8(self) -> np.ndarray:
@@ -33,7 +40,7 @@ class Box:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A version's weights on the host; no later step changes it.
+    """A version's weights, soon on the host; no later step changes it.
 
     Attributes:
       version: of the weights.
@@ -47,7 +54,7 @@ class Snapshot:
 
 
 def take(params: Any, version: int, *, as_bf16: bool) -> Snapshot:
-    """Copy shards to the host, or look at them where they are there.
+    """Begin to copy shards to the host, or look at them where they are there.
 
     Args:
       params: tree of arrays, never donated as long as the snapshot lives.
@@ -79,10 +86,9 @@ def take(params: Any, version: int, *, as_bf16: bool) -> Snapshot:
     ]
     for _, _, data in shards:
         data.copy_to_host_async()
-    boxes = tuple(Box(place, index, _words(data)) for place, index, data in shards)
+    # What was rounded is for this alone, and isn't to stay on the devices.
+    boxes = tuple(
+        Box(place, index, np.asarray(data) if as_bf16 else data)
+        for place, index, data in shards
+    )
     return Snapshot(version, tuple(leaves), boxes)
-
-
-def _words(data: jax.Array) -> np.ndarray:
-    values = np.asarray(data)
-    return values.view(WORDS[values.itemsize])

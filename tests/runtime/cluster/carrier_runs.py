@@ -2,7 +2,7 @@
 
 python -m tests.runtime.cluster.carrier_runs FOLDER
 
-FOLDER/shared, FOLDER/ray, FOLDER/transfer and FOLDER/folder differ in
+FOLDER/shared, FOLDER/line, FOLDER/ray, FOLDER/transfer and FOLDER/folder differ in
 `Cluster.carriers` alone, each of which has no other to fall back on.
 """
 

@@ -70,6 +70,7 @@ from jigsaw_jax.runtime.lines.depot import DepotError, Key
 from jigsaw_jax.runtime.lines.line import Line, LineClosedError
 from jigsaw_jax.runtime.payloads import Payloads
 from jigsaw_jax.runtime.publisher import Publisher
+from jigsaw_jax.runtime.sample_bytes import read_sample, sample_bytes
 from jigsaw_jax.runtime.sampler import SamplerWorker
 from jigsaw_jax.store.journal import EventLog
 
@@ -152,7 +153,7 @@ def batch(*items, forms=(), body=b""):
 
 def of_samples(**rows):
     """A message of these rows, as it arrives."""
-    return ["samples", wire.from_bytes(wire.to_bytes(tables.columns(rows)))]
+    return ["samples", wire.from_bytes(wire.to_bytes(rows))]
 
 
 def hearing(payloads, *, asks_scores=False):
@@ -209,7 +210,7 @@ def test_what_is_said_twice_late_or_by_another_is_counted_and_changes_nothing():
     assert payloads.sample(one, 1).held.key == ("a/1", 77)
     # Of those that nobody heard of the depot is told; the first is still wanted.
     unused = ears._reports.stock.take_unused()
-    assert unused == [["a/1", "a/1", "a/2"], [77, 78, 79]]
+    assert unused == [("a/1", 77), ("a/1", 78), ("a/2", 79)]
 
 
 @pytest.mark.parametrize("asks_scores", [False, True])
@@ -302,11 +303,12 @@ def test_what_is_said_of_samples_between_two_messages_is_one():
     [
         [],
         {"ended": [[1]]},
+        {"started": [1]},
         {"started": [[1]]},
-        {"started": [[1, 2], [0.5]]},
-        {"started": [[1], 0.5]},
-        {"started": [[True], [0.5]]},
-        {"scored": [[1], [0.5], [{"answer": "1"}], [None]]},
+        {"started": [[1, 0.5, 2]]},
+        {"started": [[1, 0.5], [2, "0.5"]]},
+        {"started": [[True, 0.5]]},
+        {"scored": [[1, 0.5, {"answer": "1"}, None]]},
     ],
 )
 def test_tables_of_another_shape_or_type_are_refused(told):
@@ -425,15 +427,15 @@ class Shelf:
         if any(source in self.gone for source, _ in keys):
             raise DepotError("gone")
         self.keys = keys
-        return [wire.sample_bytes(sample(number)) for _, number in keys]
+        return [sample_bytes(sample(number)) for _, number in keys]
 
 
 def test_groups_are_told_by_keys_and_come_whole_from_the_depot():
     letters, two = Letters(), [group(0, 2), group(1, 2)]
     told = wire.from_bytes(wire.to_bytes(message(two, letters)))
     assert [places for _, _, _, places, _ in told] == [
-        [["a/1", "a/1"], [0, 1]],
-        [["a/1", "a/1"], [10, 11]],
+        [["a/1", 0], ["a/1", 1]],
+        [["a/1", 10], ["a/1", 11]],
     ]
     groups = fetch(told, Shelf(), 1.0)
     assert [one.id for one in groups] == [GroupId("u0", 0), GroupId("u1", 0)]
@@ -452,7 +454,7 @@ def test_a_completion_may_go_when_nobody_has_its_group_any_more():
     del one
     assert stock.take_unused() == []
     del other
-    assert [sorted(column) for column in stock.take_unused()] == [["a/1"] * 2, [0, 1]]
+    assert sorted(stock.take_unused()) == [("a/1", 0), ("a/1", 1)]
     assert stock.take_unused() == []
 
 
@@ -465,19 +467,19 @@ def test_a_batch_has_its_completions_beside_it_at_their_places():
     assert (values["epoch"], values["named"]) == (3, 0)
     assert len(values["items"]) == 2
     for _, offset, size in values["items"]:
-        assert wire.read_sample(payload[offset : offset + size]) == sample()
+        assert read_sample(payload[offset : offset + size]) == sample()
     assert wire.from_bytes(outbox.take(0.0)[0])["items"] == []
 
 
 def test_objects_that_a_batch_names_are_handed_out_once_by_its_number():
     outbox = Outbox(Clock(), epoch=1)
-    outbox.post("weights", 4, refs=["a", "b"])
+    outbox.post("sums", 4, refs=["a", "b"])
     outbox.post("lent", 5, refs=["c"])
     values = wire.from_bytes(outbox.take(0.0)[0])
-    assert values["items"] == [["weights", 4, 0, 2], ["lent", 5, 2, 1]]
+    assert values["items"] == [["sums", 4, 0, 2], ["lent", 5, 2, 1]]
     assert outbox.named(values["named"]) == ["a", "b", "c"]
     assert outbox.named(values["named"]) == []
-    outbox.post("weights", 6, refs=["d"])
+    outbox.post("sums", 6, refs=["d"])
     values = wire.from_bytes(outbox.take(0.0)[0])
     outbox.begin(2)
     assert outbox.named(values["named"]) == []
@@ -504,16 +506,13 @@ def test_an_interval_waits_for_a_message_to_travel_with():
 # Weights.
 
 
-def weights(version, frozen=None):
+def weights(version):
     return Weights(
         version=version,
         run="r",
         start_s=0.0,
+        learner="learner/1 a",
         depot=("127.0.0.1", 1),
-        trained="t",
-        trained_refs=[],
-        frozen=frozen,
-        frozen_refs=["f"] if frozen else [],
     )
 
 
@@ -535,7 +534,8 @@ def test_a_sampler_keeps_no_version_but_the_last_one_that_it_fetched():
 
 def test_a_version_is_published_once_when_the_last_has_it_or_is_gone():
     publishing = Publishing()
-    sent = publishing.begin(weights(1), ["a/1", "b/1"])
+    sent = weights(1)
+    publishing.begin(sent, ["a/1", "b/1"])
     assert publishing.take_done() is None
     publishing.drop("a/1")
     assert publishing.take_done() is None
@@ -543,13 +543,6 @@ def test_a_version_is_published_once_when_the_last_has_it_or_is_gone():
     assert publishing.take_done() == sent
     assert publishing.take_done() is None
     assert publishing.version == 1
-
-
-def test_what_is_frozen_stays_with_every_later_version():
-    publishing = Publishing()
-    publishing.begin(weights(1, frozen="base"), [])
-    later = publishing.begin(weights(2), [])
-    assert (later.version, later.frozen, later.frozen_refs) == (2, "base", ["f"])
 
 
 # Addresses.
@@ -594,9 +587,9 @@ def test_a_prompt_goes_along_once_in_every_batch_that_admits_samples_of_it():
         hand.flush()
     first, second = sent.batches
     assert first[1] == second[1]
-    (name, [texts], *_), (kind, [columns], *_) = first[1]
+    (name, [texts], *_), (kind, [told], *_) = first[1]
     assert (name, [read_prompt(text) for text in texts]) == ("prompts", [asked])
-    assert (kind, read_admitted(columns)) == ("admit", rows)
+    assert (kind, read_admitted(told)) == ("admit", rows)
 
 
 def test_admissions_keep_their_place_among_other_commands():
@@ -622,14 +615,14 @@ def test_commands_wait_for_the_line_and_those_with_objects_go_by_ray():
     hand = Hand("sampler-0", "sample", 1, Place(), sent)
     hand.command("sample")
     hand.flush()
-    hand.command("load", 3, refs=["object"])
+    hand.command("borrow", 3, refs=["object"])
     hand.flush()
     assert sent.batches == []
     hand.attach(sent)
     hand.command("begin", 1)
     hand.flush()
     assert sent.batches == [[1, [["sample", [], 0, 0]]], [3, [["begin", [1], 0, 0]]]]
-    assert sent.by_ray == [([2, [["load", [3], 0, 1]]], ["object"])]
+    assert sent.by_ray == [([2, [["borrow", [3], 0, 1]]], ["object"])]
 
 
 # A worker's own errors.

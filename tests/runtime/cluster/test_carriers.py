@@ -37,7 +37,7 @@ def test_workers_are_told_what_the_user_left_open(tmp_path):
     open_ = told(Cluster(), is_local=False)
     assert open_.carrier_folder == str(tmp_path / "weights")
     assert open_.samplers == 3
-    assert open_.carriers == ("ray",)
+    assert open_.carriers == ("line", "ray")
     assert told(Cluster(), is_local=True).carriers == ("shared", "ray")
     own = Cluster(samplers=2, carrier_folder="/mnt/weights", carriers=("folder",))
     assert told(own, is_local=True) == own

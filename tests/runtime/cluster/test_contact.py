@@ -127,6 +127,22 @@ def test_a_frame_that_the_controller_never_sends_ends_the_run():
     ends.board.close()
 
 
+def test_a_message_that_can_t_be_written_is_told_at_once():
+    ends = Ends()
+    Contact(
+        ends.charter,
+        ends.outbox,
+        take=ends.batches.put,
+        fail=lambda failed: ends.outbox.post("failed", str(failed.error)),
+        end=ends.ended.set,
+    )
+    ends.outbox.post("event", object())
+    assert ends.board.ready(2.0)
+    assert ends.heard()["items"] == [["failed", "a value must be plain, got object"]]
+    ends.board.hang_up(ends.hand)
+    ends.board.close()
+
+
 def test_a_line_that_is_full_is_emptied_when_the_worker_reads_again():
     ends = Ends()
     gate = threading.Event()

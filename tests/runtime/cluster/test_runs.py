@@ -22,7 +22,7 @@ def runs(tmp_path_factory):
     return beside_one_process("cluster.two_runs", train_of(), folder)
 
 
-@pytest.mark.parametrize("name", ["one", "two"])
+@pytest.mark.parametrize("name", ["one", "two", "hung"])
 def test_every_sample_and_weight_is_that_of_one_process_bit_for_bit(runs, name):
     folder, abstract = runs
     assert len(rollouts(folder / "whole")) == 4 * 4 * 3
@@ -63,6 +63,19 @@ def test_each_worker_is_a_process_of_its_own_and_compiles_nothing_later(runs):
     assert roles == {"learner": "train", "sampler-0": "sample"}
     assert len({worker["pid"] for worker in found["workers"]} | {os.getpid()}) == 3
     assert found["compilations_after_warmup"] == 0
+
+
+def test_a_sampler_that_asks_a_learner_that_hangs_waits_for_the_next_one(runs):
+    folder, _ = runs
+    path = folder / "hung"
+    restarts = {w["name"]: w["restarts"] for w in summary(path)["workers"]}
+    assert restarts == {"learner": 1, "sampler-0": 0}
+    text = (path / "events.jsonl").read_text()
+    text += (path / "events.rewound.jsonl").read_text()
+    events = [json.loads(line) for line in text.splitlines() if '"worker/' in line]
+    lost = [event["reason"] for event in events if event["name"] == "lost"]
+    assert lost == ["silent for 11 s"]
+    assert not [event for event in events if event["name"] == "unloaded"]
 
 
 def test_who_is_killed_starts_again_and_nobody_else_does(runs):

@@ -1,10 +1,11 @@
-"""Three runs over processes on one Ray, in a process of its own: Ray forks, JAX minds.
+"""Four runs over processes on one Ray, in a process of its own: Ray forks, JAX minds.
 
 python -m tests.runtime.cluster.two_runs FOLDER
 
 FOLDER/one is `local:2`. FOLDER/two is `local:3`, of which a sampler is killed behind
 the first update and the learner behind the third. In FOLDER/helped, `local:3` too, a
-sampler takes gradients from the second round on, of two updates.
+sampler takes gradients from the second round on, of two updates. In FOLDER/hung,
+`local:2`, the learner is stopped when samplers are about to ask it for version 2.
 """
 
 import dataclasses
@@ -21,9 +22,10 @@ from jigsaw_jax.runtime.progress import Progress
 from tests.runtime.test_local import make_train
 
 
-def train_of():
+def train_of(heartbeat_s=20.0):
     train = make_train(updates=4, reduction="ordered")
-    return dataclasses.replace(train, cluster=settings.Cluster(heartbeat_s=20.0))
+    cluster = settings.Cluster(heartbeat_s=heartbeat_s)
+    return dataclasses.replace(train, cluster=cluster)
 
 
 def helped_of(**cluster):
@@ -56,6 +58,22 @@ def kill_behind(path, victims):
     Progress.show = show_and_kill
 
 
+def stop_before(version):
+    """Have the learner stopped, once, when it has told of a version."""
+    # It imports Ray, which reads its settings then: only once those are made.
+    from jigsaw_jax.runtime.cluster.roster import Roster
+
+    take, versions = Roster.take_weights, [version]
+
+    def stop_and_take(self, offered):
+        if offered.version in versions:
+            versions.clear()
+            os.kill(self.learner.pid, signal.SIGSTOP)
+        take(self, offered)
+
+    Roster.take_weights = stop_and_take
+
+
 def run(path, address, train):
     runtime = ClusterRuntime(train, address, run_dir=path, resume=True, operative="")
     return runtime.run()
@@ -70,6 +88,8 @@ def main(folder):
         assert run(folder / "helped", "local:3", helped) == 0
         kill_behind(folder / "two", {0: "sampler-0", 2: "learner"})
         assert run(folder / "two", "local:3", train_of()) == 0
+        stop_before(2)
+        assert run(folder / "hung", "local:2", train_of(heartbeat_s=10.0)) == 0
     finally:
         head.close()
 

@@ -52,6 +52,20 @@ def test_what_is_sent_is_received_at_either_end_by_either_way():
     far.close()
 
 
+def test_a_body_goes_into_memory_that_is_there_and_nowhere_beside_it():
+    near, far = line_pair()
+    memory = bytearray(b"-" * 10)
+    near.send(b"a", memoryview(b"body"))
+    assert far.receive_into(memoryview(memory)[2:8]) == (b"a", 4)
+    assert memory == b"--body----"
+    near.send(b"b", b"7 bytes")
+    with pytest.raises(LineClosedError, match="at most 6 bytes, got 7"):
+        far.receive_into(memoryview(memory)[2:8])
+    assert memory == b"--body----"
+    near.close()
+    far.close()
+
+
 def test_posting_never_waits_and_the_rest_goes_out_when_there_is_room():
     near, far = line_pair()
     bodies = [bytes([number]) * (1 << 20) for number in range(24)]

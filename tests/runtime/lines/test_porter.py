@@ -4,9 +4,9 @@ import queue
 import socket
 
 from jigsaw_jax.records import FinishReason, Sample, SampleId, Segment
-from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.lines.depot import Depot, Key
 from jigsaw_jax.runtime.lines.porter import Porter
+from jigsaw_jax.runtime.sample_bytes import read_sample
 from tests.runtime.lines.pairs import HOST
 
 
@@ -33,7 +33,7 @@ def test_completions_reach_the_depot_under_the_numbers_that_are_told():
         porter.carry(sample(index), lambda: True, told.put)
     numbers = [told.get(timeout=10) for _ in range(5)]
     found = depot.take([Key("a/1", number) for number in numbers], 10.0)
-    assert [wire.read_sample(data) for data in found] == [sample(i) for i in range(5)]
+    assert [read_sample(data) for data in found] == [sample(i) for i in range(5)]
     assert not failures
     porter.close()
     depot.close()
@@ -54,7 +54,7 @@ def test_nothing_is_told_before_a_depot_has_it_and_what_nobody_wants_is_let_go()
     porter.to(depot.address)
     assert told.get(timeout=20) == 2
     found = depot.take([Key("a/1", 2)], 10.0)
-    assert wire.read_sample(found[0]) == sample(1)
+    assert read_sample(found[0]) == sample(1)
     assert depot.num_kept() == 1
     assert told.empty()
     porter.close()

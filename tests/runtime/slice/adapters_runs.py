@@ -25,7 +25,8 @@ def train_of(**cluster):
 
 
 def main(folder):
-    hosts = train_of(sampler_hosts=2, learner_hosts=2)
+    # Each host of the learner promises its own part of a version.
+    hosts = train_of(sampler_hosts=2, learner_hosts=2, carriers=("line",))
     head = Head("local:2", hosts)
     head.open()
     try:

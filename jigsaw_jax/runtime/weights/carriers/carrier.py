@@ -1,13 +1,16 @@
-"""What a carrier of payloads has to do; three of them stand beside this file.
+"""What a carrier of payloads has to do; those there are stand beside this file.
 
     sender    ticket = put(key, pieces)    ...   drop(ticket)
     receiver               pieces = get(ticket, sizes)
+
+    sender    ticket = promise(key)    ...   keep(ticket, pieces)    ...   drop(ticket)
+    receiver               pieces, checksums = get_promised(key, ticket, sizes)
 
 A ticket travels beside the manifest and is the carrier's own business. No carrier is
 believed: the receiver checks the number, the sizes and the checksums of what it gets.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -63,4 +66,55 @@ class Carrier(Protocol):
 
     def drop(self, ticket: Any) -> None:
         """Free the payload; one that is gone already is no matter."""
+        ...
+
+
+@runtime_checkable
+class Promising(Carrier, Protocol):
+    """A carrier whose payloads can be asked for before they are made."""
+
+    def promise(self, key: str) -> Any:
+        """Say where a payload is to be had.
+
+        Args:
+          key: that no other payload of the run has.
+
+        Returns:
+          The ticket.
+
+        Raises:
+          CarrierError: it can't be done.
+        """
+        ...
+
+    def keep(self, ticket: Any, pieces: Iterable[Piece]) -> None:
+        """Make a promised payload available; nothing where it has been dropped.
+
+        Args:
+          ticket: from `promise`.
+          pieces: free to change when this returns; where one can't be had, those that
+            wait are told of that too.
+
+        Raises:
+          CarrierError: it can't be done; those that wait for it are told.
+        """
+        ...
+
+    def get_promised(
+        self, key: str, ticket: Any, sizes: Sequence[int], deadline_s: float
+    ) -> tuple[Sequence[np.ndarray], Sequence[str]]:
+        """Wait for a payload and fetch it.
+
+        Args:
+          key: of it; no checksum tells it from another of its size.
+          ticket: from `promise`.
+          sizes: bytes of each piece.
+          deadline_s: on `Clock`.
+
+        Returns:
+          The pieces, as of `get`, and the checksum that the sender made of each.
+
+        Raises:
+          CarrierError: it is lost or dropped, or not here in time.
+        """
         ...

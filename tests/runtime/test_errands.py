@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import queue
 import types
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -21,10 +22,18 @@ from jigsaw_jax.records import (
 from jigsaw_jax.runtime import inputs, record
 from jigsaw_jax.runtime.cluster.places import Remote
 from jigsaw_jax.runtime.control import Control
+from jigsaw_jax.runtime.crew import Gather
 from jigsaw_jax.runtime.errands import Errands
 from jigsaw_jax.schedule.pipeline import Pipeline
 from jigsaw_jax.store import files
 from tests.runtime.test_local import make_train
+
+NOWHERE: Any = None
+
+
+def open_control(train, path) -> Any:
+    gather = mock.Mock(spec=Gather)
+    return Control(train, gather, run_dir=path, resume=False, operative="")
 
 
 def test_one_part_goes_at_once_and_each_other_behind_what_has_come():
@@ -84,16 +93,14 @@ def test_a_step_that_comes_before_its_groups_are_settled_is_logged_with_all_of_t
     monkeypatch.setattr(record, "SETTLED_MAX", 2)
     train = make_train()
     size = train.pipeline.samples_per_group
-    control = Control(
-        train, lambda _: None, run_dir=tmp_path, resume=False, operative=""
-    )
+    control = open_control(train, tmp_path)
     ids = tuple(GroupId(f"u{order}", 0) for order in range(5))
     for uid, draw in ids:
         prompt = Prompt(uid=uid, tokens=(1,), text="", answer="", task="")
         control._payloads.add_prompts((prompt,))
         for index in range(size):
             sample = SampleId(uid, draw, index)
-            control._payloads.add_sample(Remote(sample, 0, 10, False, None))
+            control._payloads.add_sample(Remote(sample, 0, 10, False, NOWHERE))
             control._payloads.add_score(sample, 0, Score(value=float(index == 0)))
     pipeline = mock.Mock(spec=Pipeline, version=3, round=3, staleness=(0.0, 0))
     pipeline.ledger_counts.return_value = {}
@@ -131,9 +138,7 @@ def test_prompts_read_in_parts_are_offered_whole_and_in_the_order_of_the_data(
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(inputs, "READ_MAX", 3)
-    control = Control(
-        make_train(), lambda _: None, run_dir=tmp_path, resume=False, operative=""
-    )
+    control = open_control(make_train(), tmp_path)
     offered = []
 
     class Asking:

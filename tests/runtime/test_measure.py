@@ -1,6 +1,7 @@
 """What is told of an update's completions, against all of them at once in NumPy."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from jigsaw_jax.records import Group, GroupId, Prompt, SampleId, Score
 from jigsaw_jax.runtime.cluster.places import Remote
 from jigsaw_jax.runtime.measure import Completions, is_zero_variance
+
+NOWHERE: Any = None
 
 
 def make_groups(num=60, size=5, seed=0):
@@ -27,7 +30,9 @@ def make_groups(num=60, size=5, seed=0):
             for value in rewards
         ]
         samples = [
-            Remote(SampleId("u", 0, index), 0, int(length), bool(length > 1500), None)
+            Remote(
+                SampleId("u", 0, index), 0, int(length), bool(length > 1500), NOWHERE
+            )
             for index, length in enumerate(lengths)
         ]
         groups.append(

@@ -3,7 +3,9 @@
 import struct
 
 import pytest
-from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.proto.event_pb2 import (
+    Event,  # pyright: ignore[reportAttributeAccessIssue]
+)
 
 from jigsaw_jax.store.board import Board
 from jigsaw_jax.store.files import StoreError

@@ -10,6 +10,9 @@ from jigsaw_jax.records import Group, GroupId, Prompt, SampleId, Score
 class _Open:
     """What has arrived of one group, by sample index.
 
+    Args:
+      size: its samples.
+
     Attributes:
       samples: of the newest attempt that has come.
       attempts: of the scores, -1 of those that are missing.

@@ -1,6 +1,5 @@
 """Prompts, completions and scores by identity, from arrival until they are freed."""
 
-import dataclasses
 import threading
 from collections.abc import Iterable
 from typing import Any
@@ -8,16 +7,24 @@ from typing import Any
 from jigsaw_jax.records import Group, GroupId, Prompt, SampleId, Score
 
 
-@dataclasses.dataclass(slots=True)
 class _Open:
-    """What has arrived of one group.
+    """What has arrived of one group, by sample index.
 
-    samples: by (sample index, attempt).
-    scored: the attempt that counts and its score, by sample index.
+    Args:
+      size: its samples.
+
+    Attributes:
+      samples: of the newest attempt that has come.
+      attempts: of the scores, -1 of those that are missing.
+      scores: of the newest attempt.
     """
 
-    samples: dict[tuple[int, int], Any] = dataclasses.field(default_factory=dict)
-    scored: dict[int, tuple[int, Score]] = dataclasses.field(default_factory=dict)
+    __slots__ = ("attempts", "samples", "scores")
+
+    def __init__(self, size: int) -> None:
+        self.samples: list[Any] = [None] * size
+        self.attempts = [-1] * size
+        self.scores: list[Any] = [None] * size
 
 
 def group_of(sample_id: SampleId) -> GroupId:
@@ -29,8 +36,8 @@ class Payloads:
     """What the scheduling machines name but never see; safe from every thread.
 
     A completion (`Sample`, or `cluster.places.Remote` where its tokens are in another
-    process) is kept by (id, attempt): a late one of an old attempt can neither
-    replace nor be taken for the current one.
+    process) is kept with its attempt, of which the newest counts: a late one of an old
+    attempt can neither replace nor be taken for the current one.
     """
 
     def __init__(self, samples_per_group: int) -> None:
@@ -66,15 +73,20 @@ class Payloads:
                 if opened is None:
                     if uid not in self._prompts:
                         continue
-                    opened = groups[uid, draw] = _Open()
-                opened.samples[index, sample.attempt] = sample
+                    opened = _Open(self._samples_per_group)
+                    groups[uid, draw] = opened
+                held = opened.samples[index]
+                if held is None or held.attempt <= sample.attempt:
+                    opened.samples[index] = sample
 
     def sample(self, sample_id: SampleId, attempt: int) -> Any:
         """The completion of this very attempt."""
-        return self._groups[sample_id[:2]].samples[sample_id.sample, attempt]
+        sample = self._groups[sample_id[:2]].samples[sample_id.sample]
+        assert sample.attempt == attempt, "a newer one starts when this one has ended"
+        return sample
 
     def add_score(self, sample_id: SampleId, attempt: int, score: Score) -> None:
-        """Keep a score until `free`; its attempt becomes the one that counts."""
+        """Keep a score until `free`."""
         self.add_scores(((sample_id, attempt, score),))
 
     def add_scores(self, scores: Iterable[tuple[SampleId, int, Score]]) -> None:
@@ -83,28 +95,27 @@ class Payloads:
             groups = self._groups
             for sample_id, attempt, score in scores:
                 opened = groups.get(sample_id[:2])
-                if opened is not None:
-                    opened.scored[sample_id.sample] = attempt, score
+                index = sample_id[2]
+                if opened is not None and opened.attempts[index] <= attempt:
+                    opened.attempts[index], opened.scores[index] = attempt, score
 
     def group(self, group_id: GroupId, order: int) -> Group:
         """The trainable-complete group, samples by index."""
         with self._lock:
             opened = self._groups[group_id]
-            scored = [opened.scored[i] for i in range(self._samples_per_group)]
-            keys = [(i, attempt) for i, (attempt, _) in enumerate(scored)]
             return Group(
                 id=group_id,
                 order=order,
                 prompt=self._prompts[group_id.uid],
-                samples=tuple(opened.samples[key] for key in keys),
-                scores=tuple(score for _, score in scored),
+                samples=tuple(opened.samples),
+                scores=tuple(opened.scores),
             )
 
     def is_complete(self, group_id: GroupId) -> bool:
         """Whether all samples of the group are scored."""
         with self._lock:
             opened = self._groups.get(group_id)
-            return opened is not None and len(opened.scored) == self._samples_per_group
+            return opened is not None and -1 not in opened.attempts
 
     def free(self, groups: Iterable[GroupId], *, keep_prompts: bool = False) -> None:
         """Forget groups; another draw may still need their prompts."""

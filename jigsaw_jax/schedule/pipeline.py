@@ -88,6 +88,7 @@ class Pipeline:
         self._error: str | None = None
         self.staleness = (0.0, 0)
         self.patience_s: float | None = None
+        self._wait_s = settings.lost_after_s / 4 or None
         self.is_finished = False
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
             records.WorkerJoined: self._sampling.worker_joined,
@@ -296,8 +297,7 @@ class Pipeline:
         if self._is_ending and not self.is_finished and not is_unsaved:
             self.is_finished = True
             self._effects.append(records.Finish(error=self._error))
-        wait_s = self._settings.lost_after_s / 4 or None
-        self.patience_s = 0.0 if self._sampling.is_cut_short else wait_s
+        self.patience_s = 0.0 if self._sampling.is_cut_short else self._wait_s
         effects, self._effects[:] = self._effects[:], []
         return effects
 
@@ -338,7 +338,7 @@ class Pipeline:
             self._write(is_final=True)
 
     def _write_when_due(self) -> None:
-        done = self.updates_done
+        done = self._assembly.updates_done
         if done > max(self._written, 0) and done % self._checkpoint_every == 0:
             self._write(is_final=False)
 

@@ -251,6 +251,7 @@ class Sampling:
     def _finish(self, rows: Iterable[Finished]) -> None:
         gap, asks_scores = self._gap, self._asks_scores
         now_s = gap.now_s
+        number = self._next_number(0)
         freed: list[Worker] = []
         rows = self._unpaused(rows) if self._paused else rows
         for group, member, row in self._ledger.moves(rows, _WAITING_ENV):
@@ -264,7 +265,8 @@ class Sampling:
                 continue
             member.tokens, member.version = num_tokens, version_min
             group.num_tokens += num_tokens
-            member.since_s, member.number = now_s, self._next_number(1)
+            member.since_s, member.number = now_s, number
+            number += 1
             group.num_finished += 1
             if group.num_finished == self._size:
                 self._served(group)
@@ -273,6 +275,7 @@ class Sampling:
                 self._requests.rank(group.order)
             if asks_scores:
                 self._emit(records.ScoreSample(id=sample, attempt=attempt))
+        self._number = number
         self._deadlines.sent(now_s)
         if freed:
             self._slots.finished(freed)

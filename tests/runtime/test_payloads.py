@@ -42,7 +42,23 @@ def test_a_late_completion_of_an_old_attempt_does_not_replace_the_scored_one():
     payloads.add_sample(make_sample(0, attempt=1, token=21))
     payloads.add_score(SampleId("u", 0, 0), 1, Score(value=1.0))
     payloads.add_sample(make_sample(0, attempt=0, token=20))
-    assert payloads.group(GroupId("u", 0), 0).samples[0].tokens == (21,)
+    payloads.add_score(SampleId("u", 0, 0), 0, Score(value=0.0))
+    group = payloads.group(GroupId("u", 0), 0)
+    assert group.samples[0].tokens == (21,)
+    assert group.scores[0].value == 1.0
+
+
+def test_a_group_is_complete_when_each_sample_has_a_score_even_a_failed_one():
+    payloads = Payloads(2)
+    payloads.add_prompts([PROMPT])
+    assert not payloads.is_complete(GroupId("u", 0))
+    for index in (1, 0):
+        payloads.add_sample(make_sample(index))
+        assert payloads.sample(SampleId("u", 0, index), 0) == make_sample(index)
+        assert not payloads.is_complete(GroupId("u", 0))
+        failed = Score(value=None, failure="timeout")
+        payloads.add_score(SampleId("u", 0, index), 0, failed)
+    assert payloads.is_complete(GroupId("u", 0))
 
 
 def test_what_arrives_after_the_group_has_ended_is_let_go():

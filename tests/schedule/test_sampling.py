@@ -13,8 +13,16 @@ from jigsaw_jax.settings import Pipeline as Settings
 from tests.schedule.fake_shell import told_one_by_one
 
 MODES: dict[str, dict[str, Any]] = {
-    "stream": {"mode": "stream", "admission": "frontier_strict"},
-    "longest first": {"mode": "stream", "request_order": "longest_first"},
+    "stream": {
+        "mode": "stream",
+        "admission": "frontier_strict",
+        "groups_per_round": 4,
+    },
+    "longest first": {
+        "mode": "stream",
+        "request_order": "longest_first",
+        "groups_per_round": 4,
+    },
     "adaptive": {
         "mode": "async",
         "staleness_max": 1,
@@ -40,7 +48,7 @@ class Both:
             attempts_max=2,
             lost_after_s=9.0,
             filter="keep",
-            **{"groups_per_round": 4} | choices,
+            **choices,
         )
         self.rng = rng
         self.machines = [

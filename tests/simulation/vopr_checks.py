@@ -686,7 +686,7 @@ _SEEN: dict[type[records.Event], Callable[[Checks, Any], None]] = {
     records.VersionPublished: Checks._served,
     records.CheckpointDurable: Checks._durable_at,
 }
-_EFFECTS: dict[type[records.Effect], Callable[[Checks, Any], None]] = {
+_EFFECTS: dict[type, Callable[[Checks, Any], None]] = {
     records.AdmitSample: Checks._admit,
     records.CancelSample: Checks._cancel,
     records.PauseSample: Checks._pause,

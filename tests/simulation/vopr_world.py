@@ -533,7 +533,7 @@ class World:
         """Nothing to do outside."""
 
 
-_CARRIERS: dict[type[records.Effect], Callable[[World, Any], None]] = {
+_CARRIERS: dict[type, Callable[[World, Any], None]] = {
     records.RequestPrompts: World._on_request,
     records.AdmitSample: World._on_admit,
     records.CancelSample: World._on_cancel,

@@ -157,12 +157,15 @@ class Ledger:
         Raises:
           LedgerError: unknown sample, an attempt from the future, no such transition.
         """
-        member = self._member(sample)
-        if member is not None and member.state in unless:
-            return False
-        if member is None or member.attempt != attempt:
+        group = self._open.get(sample[:2])
+        if group is None:
             return self._is_late(sample, attempt, to)
-        state = self.state(sample)
+        member = group.members[sample[2]]
+        state = group.state or member.state
+        if state in unless:
+            return False
+        if member.attempt != attempt:
+            return self._is_late(sample, attempt, to)
         if to not in LEGAL_ALONE[state]:
             if STAGE[state] >= STAGE[to]:
                 return False

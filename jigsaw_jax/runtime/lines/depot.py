@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.lines.door import Address, Door, dial
+from jigsaw_jax.runtime.lines.intake import Intake
 from jigsaw_jax.runtime.lines.line import Line, LineClosedError
 from jigsaw_jax.runtime.threads import ThreadFailed
 
@@ -30,6 +31,7 @@ class Key(NamedTuple):
 
 
 read_keys: Callable[[Any], list[Key]] = wire.rows_reader(Key)
+_read_numbers = wire.reader(tuple[int, ...])
 
 
 class DepotError(Exception):
@@ -74,6 +76,7 @@ class Depot:
         self._changed = threading.Condition()
         self._kept: dict[Key, bytes] = {}
         self._fail = fail
+        self._intake = Intake("depot", self._put, fail)
         self._door = Door(host, token, self._serve)
         self.address = self._door.address
 
@@ -113,37 +116,45 @@ class Depot:
     def close(self) -> None:
         """Let nobody in any more."""
         self._door.close()
+        self._intake.close()
 
-    # On a thread for each line.
+    # Who puts only puts, and is read with all others who do; who takes waits for an
+    # answer, on a thread of the line's own.
 
     def _serve(self, source: str, line: Line) -> None:
         try:
             with contextlib.suppress(LineClosedError):
                 while True:
                     head, body = line.receive()
-                    self._answer(source, line, wire.from_bytes(head), body)
+                    name, *values = wire.read_list(wire.from_bytes(head))
+                    if name == "put":
+                        self._put(source, head, bytes(body))
+                        self._intake.add(source, line)
+                        return
+                    self._answer(line, name, values)
         except BaseException as error:  # noqa: BLE001
             # The outermost handler of this thread: the run must hear of it.
             self._fail(ThreadFailed("depot", error))
-        finally:
-            line.close()
+        line.close()
 
-    def _answer(self, source: str, line: Line, head: Any, body: bytearray) -> None:
-        name, *values = wire.read_list(head)
-        if name == "put":
-            numbers, sizes = (wire.read(tuple[int, ...], value) for value in values)
-            pieces = _split(memoryview(body), sizes)
-            self.put([Key(source, number) for number in numbers], pieces)
-        elif name == "take":
-            within_s = wire.read(float, values[1])
-            try:
-                found = self.take(read_keys(values[0]), within_s)
-            except DepotError as error:
-                line.send(wire.to_bytes([str(error)]))
-                return
-            line.send(wire.to_bytes([None, *map(len, found)]), b"".join(found))
-        else:
+    def _put(self, source: str, head: bytes, body: bytes) -> None:
+        name, *told = wire.read_list(wire.from_bytes(head), 3)
+        if name != "put":
+            raise wire.WireError(f"request must be put, as before, got {name!r}")
+        numbers, sizes = (_read_numbers(value) for value in told)
+        pieces = _split(memoryview(body), sizes)
+        self.put([Key(source, number) for number in numbers], pieces)
+
+    def _answer(self, line: Line, name: Any, values: list[Any]) -> None:
+        if name != "take":
             raise wire.WireError(f"request must be put or take, got {name!r}")
+        keys, within_s = wire.read_list(values, 2)
+        try:
+            found = self.take(read_keys(keys), wire.read(float, within_s))
+        except DepotError as error:
+            line.send(wire.to_bytes([str(error)]))
+            return
+        line.send(wire.to_bytes([None, *map(len, found)]), b"".join(found))
 
 
 class FarDepot:

@@ -16,17 +16,18 @@ def test_the_collector_is_as_before_also_behind_an_error():
 
 
 def test_what_refers_to_itself_is_found_by_tidying():
-    class Node(list):
-        """A list that can be referred to weakly."""
-
     with collector.seldom():
-        node = Node()
+        node = Kept()
         node.append(node)
         seen = weakref.ref(node)
         del node
         assert seen() is not None
         collector.tidy()
         assert seen() is None
+
+
+class Kept(list):
+    """A list that can be referred to weakly."""
 
 
 def test_much_that_is_under_way_is_not_looked_at_all_at_once():
@@ -38,6 +39,10 @@ def test_much_that_is_under_way_is_not_looked_at_all_at_once():
             under_way = [[] for _ in range(collector.TIDY_MAX + 1)]
             collector.tidy()
             assert looks == []
+            # Not later either, but they are freed as ever.
+            assert gc.get_count()[0] < collector.TIDY_MAX
+            seen = weakref.ref(Kept(under_way))
+            assert seen() is None
             del under_way
             collector.tidy()
             assert looks == ["start", "stop"]

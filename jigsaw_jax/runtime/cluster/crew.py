@@ -268,8 +268,10 @@ class ClusterCrew:
                 helper.command("hand_in", effect.update)
             else:
                 self._roster.learner.command("step", wire.plain(effect))
-            # Its depot lets go what has ended before.
+            # It lets go what ended before.
             self._roster.learner.command("forget", self._stock.take_unused())
+        # Of a few records the collector would not look by itself; of many it must not.
+        collector.tidy()
 
     def publish(self, version: int) -> None:
         """Have the learner send its weights."""
@@ -281,8 +283,6 @@ class ClusterCrew:
         """Have the learner commit its state with this record."""
         with self._roster.lock:
             self._roster.learner.command("save", updates, record, is_final)
-        # A small run makes so few records that the collector would not look by itself.
-        collector.tidy()
 
     def take_metrics(self, update: int) -> dict[str, float]:
         """The learner's numbers of an update."""

@@ -88,8 +88,12 @@ class Line:
         """
         try:
             with self._sending:
-                self._sock.sendall(_SIZES.pack(len(head), len(body)) + head)
-                if body:
+                start = _SIZES.pack(len(head), len(body)) + head
+                if len(body) <= _CHUNK:
+                    # Once sent, once woken: cheaper than not to copy it.
+                    self._sock.sendall(start + body)
+                else:
+                    self._sock.sendall(start)
                     self._sock.sendall(body)
         except OSError as error:
             raise LineClosedError(str(error)) from None

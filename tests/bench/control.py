@@ -294,7 +294,7 @@ class Crew:
 
     # Effects.
 
-    def admit(self, samples, prompt):
+    def admit(self, samples: Sequence[records.AdmitSample], prompt):
         uid = None
         for sample, attempt, worker, version, is_resumed in samples:
             number = self.register.admit(sample, attempt, worker)

@@ -42,9 +42,9 @@ POLL_S = 0.2
 # worker more, and at most.
 LINGER_S = 0.001
 LINGER_MORE_S = 0.0004
-LINGER_MAX_S = 0.012
+LINGER_MAX_S = 0.025
 # Of that, how long what comes is let gather before all of it is heard.
-GATHER = 0.5
+GATHER = 0.4
 # How often hosts that have joined are looked for, and how often Ray itself.
 LOOK_S = 5.0
 CHECK_S = 0.5

@@ -74,11 +74,13 @@ class Requests:
 
         Args:
           order: of the group.
-          num: how many; fewer where the next one is not of the same rank.
+          num: how many, positive; fewer where the next is not of the same rank.
 
         Returns:
           At least one, in order.
         """
+        # Whoever fills slots would go on for ever.
+        assert num > 0, num
         waiting = self._waiting[order]
         samples = waiting[0][1]
         if self._lengths is None and len(samples) > num:

@@ -132,6 +132,7 @@ def test_a_queue_that_is_stuck_is_caught(monkeypatch):
 @pytest.mark.slow
 def test_samples_beyond_the_adaptive_limit_are_caught(monkeypatch):
     monkeypatch.setattr(FrontierAdaptive, "choose", Fifo.choose)
+    monkeypatch.setattr(FrontierAdaptive, "room", Fifo.room)
     assert first_violation().startswith("frontier")
 
 

@@ -8,6 +8,7 @@ while the sender still writes the last. Nothing lies between the memory of the t
 but the network.
 """
 
+import contextlib
 import threading
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -136,14 +137,16 @@ class LineCarrier:
         """What one receiver asks for, one after another, on a thread of its own."""
         del name
         give_way()
-        try:
+        # It hears of the end, whatever that was, if it is there; one that is gone, or
+        # none of ours, is no matter.
+        with (
+            contextlib.closing(line),
+            contextlib.suppress(LineClosedError, wire.WireError),
+        ):
             while True:
                 line.wait_at_most(2 * IDLE_S)
                 head, _body = line.receive(_REQUEST_BYTES_MAX)
                 self._answer(line, wire.read(str, wire.from_bytes(head)))
-        except (LineClosedError, wire.WireError):
-            # It is gone, or none of ours: it hears of it, if it is there.
-            line.close()
 
     def _answer(self, line: Line, key: str) -> None:
         line.wait_at_most(SILENT_S)

@@ -289,10 +289,11 @@ def rows_reader(row: Any) -> Callable[[Any], list[Any]]:
     Returns:
       Takes plain lists and returns named tuples; a WireError as `read` raises.
     """
+    kind = list[row]
 
     def rows(value: Any) -> list[Any]:
         try:
-            return msgspec.convert(value, list[row])
+            return msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
             raise WireError(f"rows must be {row.__name__}: {error}") from None
 

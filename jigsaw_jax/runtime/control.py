@@ -160,6 +160,7 @@ class Control:
         coming = arrivals(
             self._events,
             batches,
+            wait=crew.wait,
             idle_s=lambda: crew.pipeline.patience_s,
             idle=lambda: records.TimePassed(now_s=self._clock.now_s()),
         )

@@ -1,6 +1,7 @@
 """What the control loop asks of those that work: in one process, or in many."""
 
 import collections
+import queue
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -36,8 +37,8 @@ class ClusterLostError(Exception):
 class Crew(Protocol):
     """Carries effects to whoever does them; answers come as events.
 
-    No method waits, those marked so excepted. An error that nobody can mend reaches the
-    control loop as `ThreadFailed`.
+    No method waits, those marked so excepted, and `wait`. An error that nobody can mend
+    reaches the control loop as `ThreadFailed`.
 
     Attributes:
       pipeline: the state machine, new or restored; of the control loop.
@@ -59,6 +60,20 @@ class Crew(Protocol):
 
     def start(self) -> Sequence[Event]:
         """Begin to work; the events of the workers that are there already."""
+        ...
+
+    def wait(
+        self, events: queue.SimpleQueue[Any], timeout_s: float | None
+    ) -> list[Any]:
+        """Between `start` and `rest`: wait until there is an event, at most so long.
+
+        Args:
+          events: those of the control loop, which is idle meanwhile.
+          timeout_s: None for ever.
+
+        Returns:
+          Events that were taken, if any; others may be there.
+        """
         ...
 
     def flush(self) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 
 class Errands:
-    """Work that is cut into parts: one at once, each other in a turn of its own.
+    """Work that is cut into parts, each in a turn of its own.
 
     One piece of work after the other, in the order in which they were added.
 
@@ -20,14 +20,12 @@ class Errands:
         self._waiting: collections.deque[Iterator[None]] = collections.deque()
 
     def add(self, work: Iterator[None]) -> None:
-        """Begin at once, or behind what waits already.
+        """Begin soon, behind what waits already.
 
         Args:
           work: yields between its parts.
         """
         self._waiting.append(work)
-        if len(self._waiting) == 1:
-            self._do_part()
         self._post_once()
 
     def go_on(self) -> None:

@@ -10,6 +10,7 @@ Weights go through `Publisher`, checkpoints are written from the learner's threa
 import collections
 import os
 import pathlib
+import queue
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from jigsaw_jax.runtime.evaluation import completion_text, sample_all
 from jigsaw_jax.runtime.export import export_policy
 from jigsaw_jax.runtime.seat import Seat
 from jigsaw_jax.runtime.start import Team, start
+from jigsaw_jax.runtime.threads import sleep_until
 from jigsaw_jax.sample.loop import SampleRequest
 from jigsaw_jax.settings import Train
 
@@ -73,6 +75,12 @@ class LocalCrew:
         slots = self._train.sampler.slots
         now_s = self._clock.now_s()
         return [records.WorkerJoined(now_s=now_s, worker="local", slots=slots)]
+
+    def wait(
+        self, events: queue.SimpleQueue[Any], timeout_s: float | None
+    ) -> list[Any]:
+        """Sleep: every thread posts its events itself."""
+        return sleep_until(events, timeout_s)
 
     def flush(self) -> None:
         """Nothing is held back here."""

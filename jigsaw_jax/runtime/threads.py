@@ -84,29 +84,50 @@ def arrivals(
     events: queue.SimpleQueue[Any],
     split: Callable[[list[Any]], Iterable[list[Any]]],
     *,
+    wait: Callable[[queue.SimpleQueue[Any], float | None], list[Any]] | None = None,
     idle_s: Callable[[], float | None] = lambda: None,
     idle: Callable[[], Any] | None = None,
 ) -> Iterator[list[Any]]:
     """Everything that comes, in order and without end.
 
     Args:
-      events: waited on for the next.
+      events: which others fill.
       split: cuts what is there at the same time into batches.
+      wait: waits until there is an event, at most so many seconds; returns those that
+        it has taken. None sleeps meanwhile.
       idle_s: how long nothing may come, asked each time; None for ever.
       idle: makes an event that says so.
 
     Yields:
       Batches of at least one event.
     """
+    wait = wait or sleep_until
     while True:
-        try:
-            items = [events.get(timeout=idle_s())]
-        except queue.Empty:
-            assert idle is not None
-            items = [idle()]
+        items = wait(events, idle_s())
         # Nobody else takes any.
         items += [events.get_nowait() for _ in range(events.qsize())]
+        if not items:
+            assert idle is not None
+            items.append(idle())
         yield from split(items)
+
+
+def sleep_until(
+    events: queue.SimpleQueue[Any], timeout_s: float | None = None
+) -> list[Any]:
+    """Wait for an event.
+
+    Args:
+      events: which others fill.
+      timeout_s: at most; None for ever.
+
+    Returns:
+      The event, or nothing.
+    """
+    try:
+        return [events.get(timeout=timeout_s)]
+    except queue.Empty:
+        return []
 
 
 class Turns:

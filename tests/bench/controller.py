@@ -30,7 +30,6 @@ import ray
 from jigsaw_jax.records import SampleId, SamplesReported
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.cluster import actor
-from jigsaw_jax.runtime.cluster.fleet import Fleet
 from jigsaw_jax.runtime.cluster.shell import ClusterRuntime
 from jigsaw_jax.runtime.control import Control
 from jigsaw_jax.runtime.progress import Progress
@@ -189,7 +188,7 @@ class Crowd:
 
 
 def profile():
-    """Profiles of the two threads that work, filled as they run."""
+    """Profiles of the control loop, which also listens, filled as it runs."""
     profiles = []
 
     def profiled(function):
@@ -199,7 +198,6 @@ def profile():
 
         return call
 
-    put(Fleet, "_listen", profiled(Fleet._listen))
     put(Control, "_serve", profiled(Control._serve))
     return profiles
 

@@ -46,22 +46,19 @@ def test_one_part_goes_at_once_and_each_other_behind_what_has_come():
             done.append((name, part))
 
     errands = Errands(loop.put)
-    errands.add(work("a", 1))
-    assert done == [("a", 0)]
-    assert loop.empty()
     errands.add(work("b", 3))
     loop.put("heard")
     # What is added meanwhile waits for all of it.
     errands.add(work("c", 2))
-    assert done[1:] == [("b", 0)]
+    assert not done
     turns = []
     while not loop.empty():
         turn = loop.get()
         turns.append(turn)
         if turn is errands:
             errands.go_on()
-    assert turns == [errands, "heard", errands, errands, errands]
-    assert done[1:] == [("b", 0), ("b", 1), ("b", 2), ("c", 0), ("c", 1)]
+    assert turns == [errands, "heard", errands, errands, errands, errands]
+    assert done == [("b", 0), ("b", 1), ("b", 2), ("c", 0), ("c", 1)]
 
 
 def test_what_was_finished_early_is_not_done_again_and_posted_once():
@@ -79,7 +76,7 @@ def test_what_was_finished_early_is_not_done_again_and_posted_once():
     assert done == [("a", 0), ("a", 1), ("a", 2)]
     errands.finish()
     errands.add(work("b"))
-    assert done[3:] == [("b", 0)]
+    assert not done[3:]
     # The turn that was asked for before is there, and not a second one.
     assert loop.qsize() == 1
     while not loop.empty():
@@ -122,6 +119,7 @@ def test_a_step_that_comes_before_its_groups_are_settled_is_logged_with_all_of_t
     control._record.admitted()
     handed = AccumulateGroups(groups=ids, orders=tuple(range(5)), update=0)
     control._carry([handed])
+    control._take([control._events.get()])
     assert len(forgotten) == 2
     control._take([UpdateStepped(now_s=control._clock.now_s(), update=0)])
     assert forgotten == list(ids)

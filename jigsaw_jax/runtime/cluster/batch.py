@@ -1,12 +1,10 @@
 """A worker's messages, as they came in one frame."""
 
-import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class Batch(NamedTuple):
     """What `Outbox.take` made.
 
     items: kind and values of each message.

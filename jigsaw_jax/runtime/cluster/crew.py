@@ -3,10 +3,12 @@
     control loop --commands--> Hand (one frame a turn) ==line==> desk of a worker
     control loop <--events----   Ears.hear           <==line==  outbox of a worker
 
-Both threads go through one lock, held for bookkeeping alone. Completions never pass
-through here: a sampler sends them to the learner's depot, and this process has keys.
+While it serves, the control loop listens itself, between two turns. Every thread goes
+through one lock, held for bookkeeping alone. Completions never pass through here: a
+sampler sends them to the learner's depot, and this process has keys.
 """
 
+import queue
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -29,8 +31,10 @@ from jigsaw_jax.runtime.seat import Seat
 from jigsaw_jax.sample.loop import SampleRequest
 from jigsaw_jax.schedule.pipeline import Pipeline
 
-# In a turn of the control loop, between which it hears. So many take some 5 ms.
-ADMISSIONS_MAX = 512
+# In a turn of the control loop, between which it hears. So many take some 2 ms.
+ADMISSIONS_MAX = 192
+
+_admitted = wire.row_maker(Admitted)
 
 
 class ClusterCrew:
@@ -56,11 +60,8 @@ class ClusterCrew:
         self, seat: Seat, *, fleet: Fleet, roster: Roster, problems: Inputs
     ) -> None:
         train, record = seat.train, seat.record
-        self._train = train
-        self._record = record
-        self._fleet = fleet
-        self._roster = roster
-        self._post = seat.post
+        self._train, self._record = train, record
+        self._fleet, self._roster = fleet, roster
         self._pool = RewardPool(train.reward, on_failed=roster.fail)
         self._guests = Guests(roster)
         per_round = train.pipeline.groups_per_round // train.pipeline.groups_per_update
@@ -69,11 +70,11 @@ class ClusterCrew:
         self._stock = Stock(seat.payloads, fleet.token, train.cluster.heartbeat_s)
         # Samplers score unasked; only what is shuffled goes by the scoring desk.
         asks_scores = train.reward.shuffled
-        reports = Reports(
+        self._reports = reports = Reports(
             self._stock, seat.post, journal=record.journal, asks_scores=asks_scores
         )
         self._register = reports.register
-        self._ears = Ears(
+        self._ears = ears = Ears(
             roster,
             reports=reports,
             guests=self._guests,
@@ -82,7 +83,7 @@ class ClusterCrew:
             post=seat.post,
             say=seat.progress.say,
         )
-        self._ears.is_published = not record.vault.record.get("has_published", False)
+        ears.is_published = not record.vault.record.get("has_published", False)
         self._bases: dict[str, int] = {}
         self.pipeline = Pipeline(
             train.pipeline,
@@ -94,13 +95,12 @@ class ClusterCrew:
         self.is_resumed = record.vault.step is not None
         if self.is_resumed:
             self.pipeline.restore(record.vault.record["pipeline"])
-        self.source = problems.source
-        self.tokenizer = problems.tokenizer
+        self.source, self.tokenizer = problems.source, problems.tokenizer
         self.evaluator = Evaluator(
             train, problems.held_out, problems.tokenizer, self._pool.submit
         )
-        self.learner_busy = self._ears.learner_busy
-        self.sampler_busy = self._ears.sampler_busy
+        self.learner_busy = ears.learner_busy
+        self.sampler_busy = ears.sampler_busy
         roster.on_lost = self._sampler_lost
         roster.on_joined = lambda _: self._guests.joined()
 
@@ -132,6 +132,7 @@ class ClusterCrew:
 
     def start(self) -> Sequence[Event]:
         """Who is there; whoever comes later says so by an event."""
+        self._fleet.listening.by_loop = True
         with self._roster.lock:
             self._roster.settle()
             hands = self._roster.samplers()
@@ -140,6 +141,13 @@ class ClusterCrew:
                 for hand in self._roster.hands()
             }
             return [self._roster.joined(hand) for hand in hands]
+
+    def wait(
+        self, events: queue.SimpleQueue[Any], timeout_s: float | None
+    ) -> list[Any]:
+        """Listen to the workers until there are events."""
+        self._fleet.listening.wait(events, timeout_s)
+        return []
 
     def flush(self) -> None:
         """One call a worker for all that it was to be told in a turn."""
@@ -163,7 +171,8 @@ class ClusterCrew:
                 if sample[0] != uid:
                     uid = sample[0]
                     text = self._letters.write(prompt(uid))
-                hand.admit(Admitted(number, *sample, attempt, version, is_kept), text)
+                row = _admitted((number, *sample, attempt, version, is_kept))
+                hand.admit(row, text)
 
     def _is_kept(self, sample_id: SampleId, attempt: int, worker: str) -> bool:
         """Whether a sample can go on there; where another worker has it, it can't."""
@@ -192,11 +201,11 @@ class ClusterCrew:
         with self._roster.lock:
             known = self._register.find(effect.id, effect.attempt)
             hand = self._roster.find(effect.worker)
-            if known is not None and hand is not None:
-                known.is_paused = True
-                hand.command("pause", wire.plain(effect))
-            else:
-                self._fail_sample(effect.id, effect.attempt)
+            if known is None or hand is None:
+                self._fail(effect.id, effect.attempt)
+                return
+            known.is_paused = True
+            hand.command("pause", wire.plain(effect))
 
     def score(
         self, prompt: Prompt, sample: Any, receive: Callable[[Score], None]
@@ -211,18 +220,10 @@ class ClusterCrew:
             if known.score is not None:
                 receive(known.score)
             elif self._roster.find(known.worker) is None:
-                self._fail_sample(sample.id, sample.attempt)
+                self._fail(sample.id, sample.attempt)
 
-    def _fail_sample(self, sample_id: SampleId, attempt: int) -> None:
-        self._register.drop(sample_id)
-        self._post(
-            records.SampleFailed(
-                now_s=self._roster.now_s(),
-                id=sample_id,
-                attempt=attempt,
-                reason="its worker is lost",
-            )
-        )
+    def _fail(self, sample_id: SampleId, attempt: int) -> None:
+        self._reports.fail(sample_id, attempt, self._roster.now_s())
 
     def sample_guest(
         self, request: SampleRequest, receive: Callable[[Sample], None]
@@ -335,6 +336,7 @@ class ClusterCrew:
 
     def rest(self) -> None:
         """Wait for the learner; what samplers still do is let go."""
+        self._fleet.listening.by_loop = False
         with self._roster.lock:
             self._guests.clear()
         self._ask("rest")
@@ -360,12 +362,8 @@ class ClusterCrew:
         version = self.pipeline.version + 1
         self.publish(version)
         self.flush()
-        self._roster.wait_until(
-            lambda: (
-                bool(self._roster.samplers())
-                and all(hand.version == version for hand in self._roster.samplers())
-            )
-        )
+        there = self._roster.samplers
+        self._roster.wait_until(lambda: {hand.version for hand in there()} == {version})
 
     def export(self) -> None:
         """Have the learner write the policy's folder, where `Store.export` asks."""
@@ -374,6 +372,7 @@ class ClusterCrew:
 
     def close(self) -> None:
         """End the learner; samplers stay for the next life, or end with the fleet."""
+        self._fleet.listening.by_loop = False
         self._pool.close()
         self._roster.close()
         self._stock.close()
@@ -387,7 +386,7 @@ class ClusterCrew:
 
     def _sampler_lost(self, hand: Hand) -> None:
         for sample_id, attempt in self._register.lost_with(hand.worker):
-            self._fail_sample(sample_id, attempt)
+            self._fail(sample_id, attempt)
         self._guests.lost(hand.worker)
         if hand.role == "help" and self._shares.helped:
             # Its sums are gone: the learner adds these groups, and then steps.

@@ -20,9 +20,9 @@ from jigsaw_jax.runtime.cluster.offers import Weights
 from jigsaw_jax.runtime.cluster.reports import Reports
 from jigsaw_jax.runtime.cluster.roster import Roster
 from jigsaw_jax.runtime.cluster.shares import Shares
-from jigsaw_jax.runtime.intervals import Intervals
 from jigsaw_jax.runtime.lines.depot import read_address
 from jigsaw_jax.runtime.sample_bytes import read_sample
+from jigsaw_jax.store.journal import EventLog
 
 
 class Ears:
@@ -53,7 +53,7 @@ class Ears:
         reports: Reports,
         guests: Guests,
         shares: Shares,
-        journal: Intervals,
+        journal: EventLog,
         post: Callable[[Any], None],
         say: Callable[[str], None],
     ) -> None:
@@ -146,11 +146,13 @@ class Ears:
     def _hear_interval(self, hand: Hand, values: list[Any], batch: Batch) -> None:
         form, track, start_s, end_s, *told = values
         name, *keys = batch.forms[form]
-        fields = dict(zip(keys, told, strict=True))
+        if len(keys) != len(told):
+            raise wire.WireError(f"interval must have {keys}, got {told}")
         start_s, end_s = start_s + hand.offset_s, end_s + hand.offset_s
-        self._journal.interval(track, name, start_s, end_s, **fields)
+        row = track, start_s, end_s, *told
+        self._journal.intervals(name, tuple(keys), (row,))
         if track == "sampler":
-            self.sampler_busy.append((start_s, end_s, fields["tokens"]))
+            self.sampler_busy.append((start_s, end_s, told[keys.index("tokens")]))
         elif track == "learner":
             self.learner_busy.append((start_s, end_s))
 

@@ -2,7 +2,7 @@
 
     hire -> starting --message--> heard --silence, death--> lost (killed) -> on_loss
                                     ^ |
-              one thread before all lines: a batch, if need be empty, is the heartbeat
+            one listens to all lines: a batch, if need be empty, is the heartbeat
 
 A worker may be a slice of several hosts, a process each. The first is the one that is
 told and heard; the others only say that they live, and the loss of one is the loss of
@@ -30,21 +30,20 @@ from jigsaw_jax.runtime.cluster.batch import Batch
 from jigsaw_jax.runtime.cluster.endings import is_fault, reason_of
 from jigsaw_jax.runtime.cluster.hand import DRAIN_S, Hand, Unsent
 from jigsaw_jax.runtime.cluster.head import Place
+from jigsaw_jax.runtime.cluster.listening import Listening
 from jigsaw_jax.runtime.cluster.outbox import LASTING
 from jigsaw_jax.runtime.cluster.switchboard import Switchboard, make_ticket
 from jigsaw_jax.runtime.lines.line import LineClosedError
 from jigsaw_jax.runtime.threads import ThreadFailed
 from jigsaw_jax.settings import Train
 
-# How often the poll looks around.
-POLL_S = 0.2
 # How long a batch waits for more behind its first message: of one worker, for each
 # worker more, and at most.
 LINGER_S = 0.001
 LINGER_MORE_S = 0.0004
-LINGER_MAX_S = 0.025
-# Of that, how long what comes is let gather before all of it is heard.
-GATHER = 0.4
+LINGER_MAX_S = 0.012
+# Of that, from one time that all are heard to the next.
+PAUSE = 0.8
 # How often hosts that have joined are looked for, and how often Ray itself.
 LOOK_S = 5.0
 CHECK_S = 0.5
@@ -64,7 +63,7 @@ class WorkerFailedError(Exception):
 
 
 class Fleet:
-    """Every worker of the run, and the thread that listens to them.
+    """Every worker of the run, and what they say.
 
     Args:
       train: the run.
@@ -75,6 +74,7 @@ class Fleet:
 
     Attributes:
       token: that every process of the run shares.
+      listening: to them all.
       hands: those that live, by name.
       lives: how many each name has had.
       epoch: which life of the control loop is under way.
@@ -100,7 +100,12 @@ class Fleet:
         self._checked_s = 0.0
         self._lock = threading.RLock()
         self._closing = threading.Event()
-        self._thread: threading.Thread | None = None
+        self.listening = Listening(
+            clock,
+            self._hear_all,
+            pause_s=lambda: PAUSE * self._linger_s,
+            fail=lambda failed: self.on_error(failed),
+        )
         self._plain = wire.plain(train)
         self.hands: dict[str, Hand] = {}
         self.lives: dict[str, int] = {}
@@ -123,23 +128,19 @@ class Fleet:
         on_look: Callable[[], None],
         on_heard: Callable[[], None],
     ) -> None:
-        """Say who is told, from the listening thread, from a new epoch on.
+        """Say who is told, by whoever listens, from a new epoch on.
 
         Args:
           on_batch: takes a worker and its messages.
           on_loss: takes a worker and why it is lost; it is dead by then.
-          on_error: takes what the listening thread died of.
+          on_error: takes that behind which nothing is heard any more.
           on_look: called every few seconds.
           on_heard: called behind all that has come at a time.
         """
         self.on_batch, self.on_loss, self.on_error = on_batch, on_loss, on_error
         self.on_look, self.on_heard = on_look, on_heard
         self.epoch += 1
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._listen, name="fleet", daemon=True
-            )
-            self._thread.start()
+        self.listening.start()
 
     def hire(self, name: str, role: str, place: Place, index: int) -> Hand:
         """Start a process; its first word comes when it is up.
@@ -239,8 +240,7 @@ class Fleet:
         self._board.close()
         for hand in list(self.hands.values()):
             self.retire(hand)
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(5.0)
+        self.listening.close()
 
     def _cores(self, index: int, host: int) -> list[int]:
         cluster = self._train.cluster
@@ -250,22 +250,11 @@ class Fleet:
     def _processes(self) -> list[Hand]:
         return [one for hand in self.hands.values() for one in (hand, *hand.others)]
 
-    # The listening thread.
+    # Listening.
 
-    def _listen(self) -> None:
-        try:
-            while not self._closing.is_set():
-                self._poll()
-        except BaseException as error:  # noqa: BLE001
-            # The outermost handler of this thread: the run must hear of it.
-            if not self._closing.is_set():
-                self.on_error(ThreadFailed("fleet", error))
-
-    def _poll(self) -> None:
-        # To hear many at once costs much less: one turn of the control loop, and fewer
-        # changes of thread.
-        self._closing.wait(GATHER * self._linger_s)
-        for hand in self._board.ready(POLL_S):
+    def _hear_all(self, timeout_s: float) -> None:
+        """What has come, or comes within this time; and who has ended."""
+        for hand in self._board.ready(timeout_s):
             self._hear(hand)
         now_s = self._clock.now_s()
         if now_s - self._checked_s >= CHECK_S:

@@ -21,7 +21,7 @@ from jigsaw_jax.runtime.lines.line import Line
 # How long a worker holds an empty batch back.
 DRAIN_S = 1.0
 # Batches that a worker may send before it is asked again.
-CREDIT = 16
+CREDIT = 64
 
 
 @dataclasses.dataclass(eq=False)

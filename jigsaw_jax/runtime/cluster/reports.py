@@ -6,7 +6,14 @@ rows of a message -> Payloads, event log, one SamplesReported
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jigsaw_jax.records import FinishReason, SampleId, SamplesReported, Score
+from jigsaw_jax.records import (
+    FinishReason,
+    SampleFailed,
+    SampleId,
+    SamplesReported,
+    Score,
+)
+from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.cluster.hand import Hand
 from jigsaw_jax.runtime.cluster.places import Remote, Stock
 from jigsaw_jax.runtime.cluster.register import Register
@@ -16,6 +23,8 @@ from jigsaw_jax.runtime.lines.depot import Key
 from jigsaw_jax.store.journal import EventLog
 
 _LENGTH = FinishReason.LENGTH.value
+
+_key, _remote = wire.row_maker(Key), wire.row_maker(Remote)
 
 _Score = tuple[SampleId, int, Score]
 
@@ -60,6 +69,14 @@ class Reports:
             )
             self._post(event)
 
+    def fail(self, sample_id: SampleId, attempt: int, now_s: float) -> None:
+        """An attempt has gone with its worker."""
+        self.register.drop(sample_id)
+        failed = SampleFailed(
+            now_s=now_s, id=sample_id, attempt=attempt, reason="its worker is lost"
+        )
+        self._post(failed)
+
     def _started(
         self, hand: Hand, rows: Sequence[Started]
     ) -> list[tuple[SampleId, int, float]]:
@@ -76,10 +93,11 @@ class Reports:
         """What has ended, and its scores where those were here before."""
         found, kept, spans, early = [], [], [], []
         worker, name, offset_s = hand.worker, hand.name, hand.offset_s
+        hold, from_worker = self.stock.hold, self.register.from_worker
         for row in rows:
             number, place, lane, start_s, end_s, num_tokens, version, finish = row
-            held = self.stock.hold(Key(worker, place))
-            known = self.register.from_worker(number, worker)
+            held = hold(_key((worker, place)))
+            known = from_worker(number, worker)
             if known is None:
                 continue
             if known.is_finished:
@@ -90,7 +108,8 @@ class Reports:
             found.append((sample, attempt, num_tokens, version))
             if known.score is not None and not self._asks_scores:
                 early.append((sample, attempt, known.score))
-            kept.append(Remote(sample, attempt, num_tokens, finish == _LENGTH, held))
+            is_cut = finish == _LENGTH
+            kept.append(_remote((sample, attempt, num_tokens, is_cut, held)))
             span = f"slot/{name}/{lane:02d}", start_s + offset_s, end_s + offset_s
             spans.append((*span, name, *sample, num_tokens, version, finish))
         if found:

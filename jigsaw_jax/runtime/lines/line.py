@@ -209,6 +209,10 @@ class Line:
         try:
             while is_open:
                 chunk = self._sock.recv(_CHUNK, socket.MSG_DONTWAIT)
+                if not self._received and (frame := _whole(chunk)):
+                    # As nearly always: nothing else will be here, and if so it is
+                    # found the next time.
+                    return [frame]
                 self._received += chunk
                 is_open = bool(chunk)
                 if len(chunk) < _CHUNK:
@@ -238,6 +242,17 @@ class Line:
                 at = end
         del received[:at]
         return frames
+
+
+def _whole(chunk: bytes) -> tuple[bytes, bytes] | None:
+    """The frame that these bytes are, where they are one and nothing else."""
+    if len(chunk) < _SIZES.size:
+        return None
+    head, body = _SIZES.unpack_from(chunk)
+    middle = _SIZES.size + head
+    if middle + body != len(chunk):
+        return None
+    return chunk[_SIZES.size : middle], chunk[middle:]
 
 
 def _check(head: int, body: int, bytes_max: int) -> None:

@@ -327,11 +327,15 @@ def test_an_interval_is_filled_into_its_form_again():
     assert told["forms"] == [["decode", "active", "tokens"]]
     ears.hear(hand, batch(*told["items"], forms=told["forms"]))
     journal: Any = ears._journal
-    assert journal.interval.mock_calls == [
-        mock.call("sampler", "decode", 1.5, 2.5, active=3, tokens=6),
-        mock.call("sampler", "decode", 2.5, 3.5, active=2, tokens=4),
+    keys = ("active", "tokens")
+    assert journal.intervals.mock_calls == [
+        mock.call("decode", keys, (("sampler", 1.5, 2.5, 3, 6),)),
+        mock.call("decode", keys, (("sampler", 2.5, 3.5, 2, 4),)),
     ]
     assert list(ears.sampler_busy) == [(1.5, 2.5, 6), (2.5, 3.5, 4)]
+    short = ["interval", 0, "sampler", 3.0, 4.0, 2]
+    with pytest.raises(wire.WireError, match="must have"):
+        ears.hear(hand, batch(short, forms=told["forms"]))
 
 
 def test_the_time_of_steps_which_adaptive_admission_asks_for_is_heard():

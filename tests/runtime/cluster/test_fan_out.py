@@ -1,6 +1,5 @@
 """A version on its way from the learner to every sampler, and what may come between."""
 
-import dataclasses
 import pathlib
 import subprocess
 import sys
@@ -121,7 +120,7 @@ def test_a_version_costs_the_controller_no_call_of_ray_s():
     ears._roster = roster
     named = mock.Mock(side_effect=AssertionError("nothing is named"))
     message = ["weights", 7, "r", 0.5, ["127.0.0.1", 1]]
-    told = dataclasses.replace(batch(message), named=named)
+    told = batch(message)._replace(named=named)
     ears.hear(hands["learner"], told)
     for name, hand in hands.items():
         load = [["load", [["127.0.0.1", 1], LEARNER, 7, "r"]]]

@@ -1,0 +1,116 @@
+import contextlib
+import queue
+import threading
+
+import pytest
+
+from jigsaw_jax.runtime.clock import Clock
+from jigsaw_jax.runtime.cluster import listening
+from jigsaw_jax.runtime.cluster.listening import POLL_S, Listening
+
+LONG_S = 10.0
+
+
+class Lines:
+    """What is heard, by whom, and how long was to be waited for it."""
+
+    def __init__(self):
+        self.events = queue.SimpleQueue()
+        self.heard = []
+        self.told = threading.Semaphore(0)
+        self.error = None
+        self.posts = True
+        self.failed = queue.SimpleQueue()
+
+    def hear(self, timeout_s):
+        self.heard.append((threading.current_thread().name, timeout_s))
+        self.told.release()
+        if self.error:
+            raise self.error
+        if self.posts:
+            self.events.put(len(self.heard))
+
+
+@contextlib.contextmanager
+def listening_to(lines, pause_s=0.0):
+    made = Listening(
+        Clock(), lines.hear, pause_s=lambda: pause_s, fail=lines.failed.put
+    )
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_the_loop_hears_between_two_turns_once_a_pause():
+    lines = Lines()
+    with listening_to(lines, LONG_S) as made:
+        made.wait(lines.events)
+        assert [timeout_s for _, timeout_s in lines.heard] == [POLL_S]
+        # There is something to do, and others are let gather.
+        made.wait(lines.events)
+        assert len(lines.heard) == lines.events.qsize() == 1
+        made._pause_s = lambda: 0.0
+        made.wait(lines.events)
+        # It is due, and not waited for.
+        assert [timeout_s for _, timeout_s in lines.heard] == [POLL_S, 0.0]
+
+
+def test_what_takes_longer_than_a_pause_is_heard_once_a_turn():
+    lines = Lines()
+    with listening_to(lines) as made:
+        for turn in range(1, 4):
+            made.wait(lines.events)
+            assert len(lines.heard) == turn
+
+
+@pytest.mark.parametrize("pause_s", [0.0, LONG_S])
+def test_the_loop_is_told_of_the_time_where_nothing_comes(pause_s):
+    lines = Lines()
+    lines.posts = False
+    with listening_to(lines, pause_s) as made:
+        made.wait(lines.events, 0.01)
+        made.wait(lines.events, 0.0)
+    assert lines.events.empty()
+    # At once, or after the pause that is longer.
+    assert lines.heard[0][1] <= 0.01
+
+
+def test_an_event_that_another_thread_posts_ends_the_wait():
+    lines = Lines()
+    lines.posts = False
+    with listening_to(lines) as made:
+        posting = threading.Timer(0.02, lines.events.put, ("stop",))
+        posting.start()
+        made.wait(lines.events)
+        posting.join()
+    assert lines.events.get_nowait() == "stop"
+
+
+def test_a_thread_listens_until_the_loop_does_and_where_that_is_held_up(monkeypatch):
+    monkeypatch.setattr(listening, "STAND_IN_S", 0.05)
+    monkeypatch.setattr(listening, "POLL_S", 0.01)
+    lines = Lines()
+    with listening_to(lines, 0.001) as made:
+        made.start()
+        made.start()
+        assert lines.told.acquire(timeout=LONG_S)
+        made.by_loop = True
+        # One that was under way ends.
+        while lines.told.acquire(timeout=0.03):
+            pass
+        lines.heard.clear()
+        assert lines.told.acquire(timeout=LONG_S)
+        assert lines.heard[0] == ("fleet", 0.0)
+
+
+def test_nothing_is_heard_behind_an_error_which_is_told_once():
+    lines = Lines()
+    lines.error = OSError("gone")
+    with listening_to(lines) as made:
+        made._listen(0.0)
+        made._listen(0.0)
+        made.start()
+        assert len(lines.heard) == 1
+        assert lines.failed.get(timeout=LONG_S).error is lines.error
+    assert lines.failed.empty()

@@ -29,7 +29,7 @@ from jigsaw_jax.runtime.record import Record
 from jigsaw_jax.runtime.scoring import ScoringDesk
 from jigsaw_jax.runtime.seat import Seat
 from jigsaw_jax.runtime.signals import Signals
-from jigsaw_jax.runtime.threads import ThreadFailed, arrivals
+from jigsaw_jax.runtime.threads import ThreadFailed, arrivals, short_turns
 from jigsaw_jax.schedule.batching import ON_SAMPLES, batches
 from jigsaw_jax.settings import Train
 from jigsaw_jax.store.files import StoreError
@@ -136,8 +136,10 @@ class Control:
                 if not crew.is_resumed:
                     self._evaluate_idle("before")
                     self._save(records.WriteCheckpoint(updates=0))
-                calm = contextlib.nullcontext if self._holds_state else collector.seldom
-                with calm():
+                with contextlib.ExitStack() as answering:
+                    if not self._holds_state:
+                        answering.enter_context(collector.seldom())
+                        answering.enter_context(short_turns())
                     self._serve(crew)
             return self._end(crew)
         finally:

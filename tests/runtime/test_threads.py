@@ -1,8 +1,18 @@
 import queue
+import sys
 import threading
 import time
 
-from jigsaw_jax.runtime.threads import CommandThread, ThreadFailed, Turns, arrivals
+import pytest
+
+from jigsaw_jax.runtime.threads import (
+    TURN_S,
+    CommandThread,
+    ThreadFailed,
+    Turns,
+    arrivals,
+    short_turns,
+)
 
 
 def test_commands_run_in_order():
@@ -96,6 +106,14 @@ def test_turns_cost_nothing_where_nothing_is_shared():
     turns = Turns(is_shared=False)
     with turns.turn(), turns.turn():
         pass
+
+
+def test_turns_of_the_interpreter_are_short_for_a_while():
+    before = sys.getswitchinterval()
+    with pytest.raises(KeyError), short_turns():
+        assert sys.getswitchinterval() == pytest.approx(TURN_S)
+        raise KeyError
+    assert sys.getswitchinterval() == before
 
 
 def test_events_that_wait_together_are_cut_into_batches_in_order():

@@ -2,7 +2,6 @@
 
     record -> plain values by field order -> MessagePack      (commands, messages)
     rows   -> MessagePack -> named tuples, all checked        (what is said of samples)
-    record -> plain values by field order -> JSON, a text     (prompts, written once)
 
 Nothing is unpickled and nothing is called by a name that came over the wire: who reads
 says which type it expects, and a value of another type, length or range is a WireError.
@@ -127,16 +126,6 @@ def from_bytes(data: bytes | memoryview) -> Any:
         return _decode(data)
     except (msgspec.DecodeError, RecursionError) as error:
         raise WireError(f"message must be MessagePack: {error}") from None
-
-
-def to_text(value: Any) -> str:
-    """JSON of plain values, whatever is in them; a plain value itself."""
-    return _write(value)
-
-
-def from_text(text: Any) -> Any:
-    """What `to_text` wrote; a WireError where it is none."""
-    return _from_json(read(str, text))
 
 
 def _from_json(text: str | bytes) -> Any:
@@ -301,15 +290,35 @@ def rows_reader(row: Any) -> Callable[[Any], list[Any]]:
     Returns:
       Takes plain lists and returns named tuples; a WireError as `read` raises.
     """
-    kind = list[row]
+    return _converter(list[row], row.__name__)
 
-    def rows(value: Any) -> list[Any]:
+
+def tables_reader(kinds: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """What reads rows of several kinds.
+
+    Args:
+      kinds: named tuples as in `rows_reader`, by name.
+
+    Returns:
+      Takes plain lists by name and returns what has those lists, of named tuples, as
+      attributes, empty where a name is not told; a WireError as `read` raises.
+    """
+    fields = [
+        (name, list[row], msgspec.field(default_factory=list))
+        for name, row in kinds.items()
+    ]
+    tables = msgspec.defstruct("Tables", fields, forbid_unknown_fields=True)
+    return _converter(tables, "by kind")
+
+
+def _converter(hint: Any, name: str) -> Callable[[Any], Any]:
+    def convert(value: Any) -> Any:
         try:
-            return msgspec.convert(value, kind)
+            return msgspec.convert(value, hint)
         except msgspec.ValidationError as error:
-            raise WireError(f"rows must be {row.__name__}: {error}") from None
+            raise WireError(f"rows must be {name}: {error}") from None
 
-    return rows
+    return convert
 
 
 def _kept(hint: Any) -> frozenset[type]:

@@ -160,7 +160,7 @@ class ClusterCrew:
         """Start samples; one that was stopped elsewhere begins anew, as the same."""
         with self._roster.lock:
             hands = {one: self._roster.find(one) for one in {s.worker for s in samples}}
-            uid, text = None, ""
+            uid, letter = None, b""
             for sample, attempt, worker, version, is_resumed in samples:
                 hand = hands[worker]
                 if hand is None:
@@ -170,9 +170,9 @@ class ClusterCrew:
                 number = self._register.admit(sample, attempt, worker)
                 if sample[0] != uid:
                     uid = sample[0]
-                    text = self._letters.write(prompt(uid))
+                    letter = self._letters.write(prompt(uid))
                 row = _admitted((number, *sample, attempt, version, is_kept))
-                hand.admit(row, text)
+                hand.admit(row, letter)
 
     def _is_kept(self, sample_id: SampleId, attempt: int, worker: str) -> bool:
         """Whether a sample can go on there; where another worker has it, it can't."""

@@ -96,7 +96,7 @@ class Hand:
     _sequence: int = 0
     _commands: list[Any] = dataclasses.field(default_factory=list)
     _refs: list[Any] = dataclasses.field(default_factory=list)
-    _prompts: dict[str, str] = dataclasses.field(default_factory=dict)
+    _prompts: dict[str, bytes] = dataclasses.field(default_factory=dict)
     _rows: list[Admitted] | None = None
     _early: list[bytes] = dataclasses.field(default_factory=list)
     _attaching: threading.Lock = dataclasses.field(default_factory=threading.Lock)
@@ -129,16 +129,16 @@ class Hand:
         self._commands.append([name, list(values), len(self._refs), len(refs)])
         self._refs.extend(refs)
 
-    def admit(self, row: Admitted, prompt: str) -> None:
+    def admit(self, row: Admitted, prompt: bytes) -> None:
         """Hold an admission back; those between two other commands go as one.
 
-        Every batch has the prompts of its own admissions. The listening thread flushes
+        Every batch has the prompts of its own admissions. Whoever listens flushes
         too, between two of a group: whoever counts from turn to turn of the control
         loop sends the second without a prompt.
 
         Args:
           row: what is told.
-          prompt: as text.
+          prompt: as `Letters` writes it.
         """
         self._prompts[row.uid] = prompt
         if self._rows is None:

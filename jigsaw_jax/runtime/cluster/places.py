@@ -72,29 +72,31 @@ class Letters:
     """
 
     def __init__(self) -> None:
-        self._texts: dict[str, str] = {}
+        self._written: dict[str, bytes] = {}
 
-    def write(self, prompt: Prompt) -> str:
-        """The prompt as text."""
-        text = self._texts.get(prompt.uid)
-        if text is None:
-            text = self._texts[prompt.uid] = wire.to_text(wire.plain(prompt))
-        return text
+    def write(self, prompt: Prompt) -> bytes:
+        """The prompt as bytes."""
+        letter = self._written.get(prompt.uid)
+        if letter is None:
+            letter = self._written[prompt.uid] = wire.to_bytes(wire.plain(prompt))
+        return letter
 
-    def write_last(self, prompt: Prompt) -> str:
+    def write_last(self, prompt: Prompt) -> bytes:
         """The same, and forget it."""
-        text = self.write(prompt)
+        letter = self.write(prompt)
         self.forget(prompt.uid)
-        return text
+        return letter
 
     def forget(self, uid: str) -> None:
         """Nobody is told of this prompt, unless it is written again."""
-        self._texts.pop(uid, None)
+        self._written.pop(uid, None)
 
 
-def read_prompt(text: Any) -> Prompt:
+def read_prompt(letter: Any) -> Prompt:
     """The prompt that `Letters.write` wrote; a WireError where it is none."""
-    return wire.read(Prompt, wire.from_text(text))
+    if type(letter) is not bytes:
+        raise wire.WireError(f"prompt must be bytes, got {str(letter)[:80]!r}")
+    return wire.read(Prompt, wire.from_bytes(letter))
 
 
 _read_scores = wire.reader(tuple[Score, ...])

@@ -3,7 +3,7 @@
 rows of a message -> Payloads, event log, one SamplesReported
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jigsaw_jax.records import (
@@ -17,7 +17,7 @@ from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.cluster.hand import Hand
 from jigsaw_jax.runtime.cluster.places import Remote, Stock
 from jigsaw_jax.runtime.cluster.register import Register
-from jigsaw_jax.runtime.cluster.tables import Finished, Scored, Started
+from jigsaw_jax.runtime.cluster.tables import Finished, Scored, Started, Tables
 from jigsaw_jax.runtime.intervals import SAMPLE_FIELDS
 from jigsaw_jax.runtime.lines.depot import Key
 from jigsaw_jax.store.journal import EventLog
@@ -57,12 +57,12 @@ class Reports:
         self.register = Register()
         self.stock = stock
 
-    def hear(self, hand: Hand, rows: Mapping[str, list[Any]], now_s: float) -> None:
+    def hear(self, hand: Hand, rows: Tables, now_s: float) -> None:
         """Take in what a worker says, as `tables.read` has it."""
         # In the order in which each sample goes through them.
-        started = self._started(hand, rows["started"])
-        finished, early = self._finished(hand, rows["finished"])
-        scored = self._scored(hand, rows["scored"], early)
+        started = self._started(hand, rows.started)
+        finished, early = self._finished(hand, rows.finished)
+        scored = self._scored(hand, rows.scored, early)
         if started or finished or scored:
             event = SamplesReported(
                 now_s=now_s, started=started, finished=finished, scored=scored

@@ -3,7 +3,8 @@
 rows, as they happen -> a table each -> rows, checked
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jigsaw_jax.runtime import wire
 
@@ -70,29 +71,18 @@ class Scored(NamedTuple):
 
 # By kind, in the order in which a sample goes through them.
 ROWS: dict[str, type] = {"started": Started, "finished": Finished, "scored": Scored}
-_READERS = {kind: wire.rows_reader(row) for kind, row in ROWS.items()}
+
+
+@runtime_checkable
+class Tables(Protocol):
+    """Rows of each kind, none of a kind that was not told."""
+
+    started: list[Started]
+    finished: list[Finished]
+    scored: list[Scored]
 
 
 read_admitted = wire.rows_reader(Admitted)
-
-
-def read(tables: Any) -> dict[str, list[Any]]:
-    """Rows of each kind.
-
-    Args:
-      tables: rows as plain lists, by kind.
-
-    Returns:
-      Rows by kind, none of a kind that was not told.
-
-    Raises:
-      WireError: a kind is not known, or a row not what it should be.
-    """
-    if type(tables) is not dict or not tables.keys() <= _READERS.keys():
-        raise wire.WireError(
-            f"tables must be of {list(ROWS)}, got {str(tables)[:80]!r}"
-        )
-    return {
-        kind: take(tables[kind]) if kind in tables else []
-        for kind, take in _READERS.items()
-    }
+# Takes rows as plain lists, by kind. A WireError where a kind is not known, or a row
+# not what it should be.
+read: Callable[[Any], Tables] = wire.tables_reader(ROWS)

@@ -289,13 +289,12 @@ def test_what_is_said_of_samples_between_two_messages_is_one():
     outbox.post("loaded", 7)
     outbox.post("started", 3, 4.0)
     first, _, loaded, last = wire.from_bytes(outbox.take(0.0)[0])["items"]
-    assert tables.read(first[1]) == {
-        "started": [Started(1, 2.0), Started(2, 3.0)],
-        "finished": [],
-        "scored": [Scored(1, 0.5, {"answer": 0.5}, None)],
-    }
+    rows = tables.read(first[1])
+    assert rows.started == [Started(1, 2.0), Started(2, 3.0)]
+    assert rows.finished == []
+    assert rows.scored == [Scored(1, 0.5, {"answer": 0.5}, None)]
     assert loaded == ["loaded", 7]
-    assert tables.read(last[1])["started"] == [Started(3, 4.0)]
+    assert tables.read(last[1]).started == [Started(3, 4.0)]
 
 
 @pytest.mark.parametrize(
@@ -596,14 +595,20 @@ def test_a_prompt_goes_along_once_in_every_batch_that_admits_samples_of_it():
     assert (kind, read_admitted(told)) == ("admit", rows)
 
 
+@pytest.mark.parametrize("told", ["u", None, b"\xc1", wire.to_bytes(["u", [1]])])
+def test_what_is_no_prompt_is_refused(told):
+    with pytest.raises(wire.WireError):
+        read_prompt(told)
+
+
 def test_admissions_keep_their_place_among_other_commands():
     sent = Sent()
     hand = Hand("sampler-0", "sample", 1, Place(), sent)
     hand.attach(sent)
     one, other = (Admitted(number, "u", 0, number, 0, 3, False) for number in (1, 2))
-    hand.admit(one, "text")
+    hand.admit(one, b"letter")
     hand.command("cancel", 7)
-    hand.admit(other, "text")
+    hand.admit(other, b"letter")
     hand.flush()
     assert [command[0] for command in sent.batches[0][1]] == [
         "prompts",

@@ -18,7 +18,7 @@ class Lines:
         self.events = queue.SimpleQueue()
         self.heard = []
         self.told = threading.Semaphore(0)
-        self.error = None
+        self.error: Exception | None = None
         self.posts = True
         self.failed = queue.SimpleQueue()
 

@@ -15,6 +15,7 @@ class Publishing:
     def __init__(self) -> None:
         self.weights: Weights | None = None
         self._awaited: set[str] | None = None
+        self._served = -1
 
     @property
     def version(self) -> int:
@@ -28,7 +29,7 @@ class Publishing:
 
     def settle(self) -> None:
         """What has been sent is what is served; nobody waits for word of it."""
-        self._awaited = None
+        self._awaited, self._served = None, self.version
 
     def drop(self, worker: str) -> None:
         """It has the version, or is gone."""
@@ -36,8 +37,14 @@ class Publishing:
             self._awaited.discard(worker)
 
     def take_done(self) -> Weights | None:
-        """The version under way once all have it; only once."""
+        """The version under way once all have it; only once.
+
+        Not where it was served before, and sent again to one that came too late for it.
+        """
         if self._awaited is None or self._awaited:
             return None
         self._awaited = None
+        if self.version <= self._served:
+            return None
+        self._served = self.version
         return self.weights

@@ -545,7 +545,17 @@ def test_a_version_is_published_once_when_the_last_has_it_or_is_gone():
     publishing.drop("b/1")
     assert publishing.take_done() == sent
     assert publishing.take_done() is None
-    assert publishing.version == 1
+    # Sent again, to one that came too late for it: it is served already.
+    publishing.begin(sent, ["a/1"])
+    publishing.drop("a/1")
+    assert publishing.take_done() is None
+    after = dataclasses.replace(sent, version=sent.version + 1)
+    publishing.begin(after, [])
+    publishing.settle()
+    assert publishing.take_done() is None
+    publishing.begin(after, [])
+    assert publishing.take_done() is None
+    assert publishing.version == 2
 
 
 # Addresses.

@@ -7,7 +7,9 @@ missing where it was late; where the worker died, it is tried once more.
 """
 
 import collections
+import math
 import threading
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -27,6 +29,8 @@ BATCH_MAX = 32
 # reasoning-gym and sympy load in 1 to 10 seconds, more on a busy machine.
 START_TIMEOUT_S = 120.0
 STARTS_MAX = 3
+# For a process that is about to end: in which the threads see that.
+KILL_S = 2.0
 
 Deliver = Callable[[Score], None]
 
@@ -97,15 +101,22 @@ class RewardPool:
             self._jobs.append(_Job(prompt, text, deliver))
             self._changed.notify()
 
-    def close(self) -> None:
-        """Kill the workers and wait for the threads; what waits fails as closed."""
+    def close(self, within_s: float = math.inf) -> None:
+        """Kill the workers and wait for the threads; what waits fails as closed.
+
+        Args:
+          within_s: to wait at most. A signal's handler may have interrupted what the
+            threads wait for.
+        """
+        end_s = time.monotonic() + within_s
         with self._changed:
             self._is_closed = True
             for worker in self._workers:
                 worker.kill()
             self._changed.notify_all()
         for keeper in self._keepers:
-            keeper.join()
+            left_s = end_s - time.monotonic()
+            keeper.join(None if left_s == math.inf else max(left_s, 0.0))
         self._fail_all("error: the reward pool was closed")
 
     def pids(self) -> list[int]:

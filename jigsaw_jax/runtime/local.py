@@ -16,6 +16,7 @@ from typing import Any
 
 from jigsaw_jax import records
 from jigsaw_jax.records import Event, Group, GroupId, Prompt, Sample, Score
+from jigsaw_jax.reward.pool import KILL_S
 from jigsaw_jax.runtime import signals
 from jigsaw_jax.runtime.compilations import CompilationCounter
 from jigsaw_jax.runtime.control import Control
@@ -219,7 +220,7 @@ class LocalCrew:
 
     def kill(self) -> None:
         """Leave no process behind; threads end with this one."""
-        self._team.pool.close()
+        self._team.pool.close(KILL_S)
 
     def close(self) -> None:
         """Stop the pool and the threads."""

@@ -268,7 +268,6 @@ def _record(hint: Any) -> Callable[[Any], Any]:
     return record
 
 
-@functools.cache
 def row_maker(row: Any) -> Callable[[tuple[Any, ...]], Any]:
     """What makes a named tuple, in a third of what a call of its class takes.
 
@@ -281,6 +280,7 @@ def row_maker(row: Any) -> Callable[[tuple[Any, ...]], Any]:
     return functools.partial(tuple.__new__, row)
 
 
+@functools.cache
 def rows_reader(row: Any) -> Callable[[Any], list[Any]]:
     """What reads rows of one kind.
 

@@ -32,6 +32,7 @@ from jigsaw_jax.runtime.cluster.tables import Admitted, Finished, Scored, Starte
 from jigsaw_jax.runtime.control import Control
 from jigsaw_jax.runtime.inputs import open_inputs
 from jigsaw_jax.runtime.record import Record
+from jigsaw_jax.runtime.threads import sleep_until
 from jigsaw_jax.schedule.pipeline import Pipeline
 
 # Updates that are not counted.
@@ -312,6 +313,9 @@ class Crew:
     def forget(self, groups):
         for group in groups:
             self.register.end(group)
+
+    def wait(self, events, timeout_s):
+        return sleep_until(events, timeout_s)
 
     def flush(self):
         """What hosts are told is written, and they say that it has begun."""

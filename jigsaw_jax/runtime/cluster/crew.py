@@ -14,7 +14,7 @@ from typing import Any
 
 from jigsaw_jax import records
 from jigsaw_jax.records import Event, Group, GroupId, Prompt, Sample, SampleId, Score
-from jigsaw_jax.reward.pool import RewardPool
+from jigsaw_jax.reward.pool import KILL_S, RewardPool
 from jigsaw_jax.runtime import collector, wire
 from jigsaw_jax.runtime.cluster.ears import Ears
 from jigsaw_jax.runtime.cluster.fleet import Fleet
@@ -146,8 +146,7 @@ class ClusterCrew:
         self, events: queue.SimpleQueue[Any], timeout_s: float | None
     ) -> list[Any]:
         """Listen to the workers until there are events."""
-        self._fleet.listening.wait(events, timeout_s)
-        return []
+        return self._fleet.listening.wait(events, timeout_s)
 
     def flush(self) -> None:
         """One call a worker for all that it was to be told in a turn."""
@@ -379,7 +378,7 @@ class ClusterCrew:
 
     def kill(self) -> None:
         """End every process."""
-        self._pool.close()
+        self._pool.close(KILL_S)
         self._fleet.close()
 
     # Who comes and goes.

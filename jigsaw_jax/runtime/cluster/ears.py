@@ -1,4 +1,4 @@
-"""What the workers say, each message to whom it concerns; on the fleet's thread.
+"""What the workers say, each message to whom it concerns; on the thread of who listens.
 
 samples, event, stepped -> control loop                weights, loaded -> roster
 their scores -> who asked for them            sums -> learner's step, lent -> helper

@@ -47,7 +47,7 @@ PAUSE = 0.8
 # How often hosts that have joined are looked for, and how often Ray itself.
 LOOK_S = 5.0
 CHECK_S = 0.5
-# In which Ray tells why a process whose line has ended did.
+# In which Ray tells why processes whose lines have ended at a time did.
 WHY_S = 2.0
 # In which a process says its first word, once Ray is asked for it.
 HELLO_S = 120.0
@@ -104,7 +104,7 @@ class Fleet:
             clock,
             self._hear_all,
             pause_s=lambda: PAUSE * self._linger_s,
-            fail=lambda failed: self.on_error(failed),
+            fail=self._fail,
         )
         self._plain = wire.plain(train)
         self.hands: dict[str, Hand] = {}
@@ -118,6 +118,7 @@ class Fleet:
         self.on_look: Callable[[], None]
         self.on_heard: Callable[[], None]
         self._looked_s = 0.0
+        self._why_s = WHY_S
         self._unsent = Unsent()
 
     def listen(
@@ -252,8 +253,13 @@ class Fleet:
 
     # Listening.
 
+    def _fail(self, failed: ThreadFailed) -> None:
+        if not self._closing.is_set():
+            self.on_error(failed)
+
     def _hear_all(self, timeout_s: float) -> None:
         """What has come, or comes within this time; and who has ended."""
+        self._why_s = WHY_S
         for hand in self._board.ready(timeout_s):
             self._hear(hand)
         now_s = self._clock.now_s()
@@ -311,7 +317,10 @@ class Fleet:
         try:
             frames = hand.line.arrived()
         except LineClosedError:
-            self._lose(hand, self._why(hand, WHY_S))
+            asked_s = self._clock.now_s()
+            reason = self._why(hand, self._why_s)
+            self._why_s = max(self._why_s - (self._clock.now_s() - asked_s), 0.0)
+            self._lose(hand, reason)
             return
         for head, body in frames:
             self._take(hand, head, body)

@@ -15,12 +15,14 @@ from collections.abc import Callable
 from typing import Any
 
 from jigsaw_jax.runtime.clock import Clock
-from jigsaw_jax.runtime.threads import ThreadFailed
+from jigsaw_jax.runtime.threads import ThreadFailed, sleep_until
 
 # How long nothing may come until those who listen look around.
 POLL_S = 0.2
 # How long the control loop may leave all unheard before the thread hears them.
 STAND_IN_S = 1.0
+# In which the thread ends, unless it is held up.
+END_S = 5.0
 
 
 class Listening:
@@ -52,32 +54,46 @@ class Listening:
         self._pause_s = pause_s
         self._fail = fail
         self._turn = threading.Lock()
+        # For the thread alone: what a signal's handler sets must not be waited for by
+        # the main thread, which holds its lock for moments.
         self._closing = threading.Event()
         self._heard_s = -math.inf
-        self._is_deaf = False
-        self._thread = threading.Thread(target=self._run, name="fleet", daemon=True)
+        self._is_deaf = self._is_closed = False
+        self._thread: threading.Thread | None = None
         self.by_loop = False
 
     def start(self) -> None:
-        """Begin, once; the thread listens."""
-        if not self._thread.is_alive():
+        """Have the thread listen, anew behind an error."""
+        if self._is_deaf:
+            self._join()
+            self._is_deaf = False
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name="fleet", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
         """Hear nobody any more."""
-        self._closing.set()
-        is_started = self._thread.ident is not None
-        if is_started and self._thread is not threading.current_thread():
-            self._thread.join(5.0)
+        if not self._is_closed:
+            # Once, so that a handler that interrupts this does not wait for it.
+            self._is_closed = True
+            self._closing.set()
+        self._join()
+
+    def _join(self) -> None:
+        if self._thread not in (None, threading.current_thread()):
+            self._thread.join(END_S)
 
     def wait(
         self, events: queue.SimpleQueue[Any], timeout_s: float | None = None
-    ) -> None:
+    ) -> list[Any]:
         """Listen until there are events, on the control loop's thread.
 
         Args:
           events: which those fill that are told of what is heard.
           timeout_s: at most; None for ever.
+
+        Returns:
+          An event that was taken, if any; others may be there.
         """
         now_s = self._clock.now_s
         end_s = math.inf if timeout_s is None else now_s() + timeout_s
@@ -89,9 +105,10 @@ class Listening:
                 # However long it took, by which it may be due again.
                 has_events = not events.empty()
             if has_events or not left_s:
-                return
-            if due_in_s > 0.0:
-                self._closing.wait(min(due_in_s, left_s))
+                return []
+            pause_s = POLL_S if self._is_deaf else due_in_s
+            if pause_s > 0.0 and (found := sleep_until(events, min(pause_s, left_s))):
+                return found
 
     def _due_in_s(self) -> float:
         return self._heard_s + self._pause_s() - self._clock.now_s()
@@ -100,20 +117,31 @@ class Listening:
         while not (self._closing.is_set() or self._is_deaf):
             if not self.by_loop:
                 self._closing.wait(self._due_in_s())
-                self._listen(POLL_S)
+                self._listen(POLL_S, POLL_S)
             elif self._due_in_s() < -STAND_IN_S:
-                self._listen(0.0)
+                # Not where the loop is at it, and is held up by one worker.
+                self._listen(0.0, 0.0)
+                self._closing.wait(self._pause_s())
             else:
                 self._closing.wait(POLL_S)
 
-    def _listen(self, timeout_s: float) -> None:
+    def _listen(self, timeout_s: float, turn_s: float = -1.0) -> None:
+        """Hear what is there, or comes in this time, once nobody else does.
+
+        Args:
+          timeout_s: to wait for something at most.
+          turn_s: to wait for the turn at most, and else let it be; -1 for ever.
+        """
+        if not self._turn.acquire(timeout=turn_s):
+            return
         try:
-            with self._turn:
-                if not self._is_deaf:
-                    self._heard_s = self._clock.now_s()
-                    self._hear(timeout_s)
+            if not self._is_deaf:
+                self._heard_s = self._clock.now_s()
+                self._hear(timeout_s)
         except BaseException as error:  # noqa: BLE001
             # The outermost handler of the thread: the run must hear of it.
             self._is_deaf = True
             if not self._closing.is_set():
                 self._fail(ThreadFailed("fleet", error))
+        finally:
+            self._turn.release()

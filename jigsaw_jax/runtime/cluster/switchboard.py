@@ -33,7 +33,8 @@ class Switchboard:
     def __init__(self, host: str, attached: Callable[[Hand], None]) -> None:
         self.token = make_token()
         self._attached = attached
-        self._lock = threading.Lock()
+        # A signal's handler hangs up, also where it has interrupted one of these.
+        self._lock = threading.RLock()
         self._expected: dict[str, Hand] = {}
         self._selector = selectors.DefaultSelector()
         # Those whose lines have not taken all, as they are found.

@@ -1,5 +1,6 @@
 import contextlib
 import queue
+import signal
 import threading
 
 import pytest
@@ -104,13 +105,53 @@ def test_a_thread_listens_until_the_loop_does_and_where_that_is_held_up(monkeypa
         assert lines.heard[0] == ("fleet", 0.0)
 
 
-def test_nothing_is_heard_behind_an_error_which_is_told_once():
+def test_nothing_is_heard_behind_an_error_which_is_told_once_until_the_next_life():
     lines = Lines()
     lines.error = OSError("gone")
     with listening_to(lines) as made:
-        made._listen(0.0)
-        made._listen(0.0)
         made.start()
-        assert len(lines.heard) == 1
         assert lines.failed.get(timeout=LONG_S).error is lines.error
-    assert lines.failed.empty()
+        lines.error = None
+        # It sleeps meanwhile, and does not ask again and again.
+        assert made.wait(lines.events, 0.05) == []
+        assert (len(lines.heard), lines.failed.qsize()) == (1, 0)
+        made.start()
+        assert lines.events.get(timeout=LONG_S) == 2
+
+
+def test_who_is_interrupted_where_it_waits_can_close():
+    lines = Lines()
+    lines.posts = False
+    before = signal.getsignal(signal.SIGALRM)
+    # As of the handler of a second Ctrl-C, wherever it comes.
+    with listening_to(lines, 0.0005) as made:
+        made.start()
+        made.by_loop = True
+
+        def interrupt(*_):
+            made.close()
+            lines.events.put("stop")
+
+        signal.signal(signal.SIGALRM, interrupt)
+        try:
+            for _ in range(100):
+                signal.setitimer(signal.ITIMER_REAL, 0.001)
+                found = made.wait(lines.events) or [lines.events.get(timeout=LONG_S)]
+                assert found == ["stop"]
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, before)
+
+
+def test_the_thread_does_not_wait_for_a_loop_that_is_at_it():
+    lines = Lines()
+    with listening_to(lines) as made:
+        assert made._turn.acquire()
+        made.start()
+        made.by_loop = True
+        time_s = Clock().now_s
+        start_s = time_s()
+        made.close()
+        assert time_s() - start_s < LONG_S / 4
+        made._turn.release()
+    assert not lines.heard

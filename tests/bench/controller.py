@@ -37,7 +37,7 @@ from jigsaw_jax.runtime.record import Record
 from jigsaw_jax.schedule.pipeline import Pipeline
 from jigsaw_jax.store.journal import EventLog
 from tests.bench import control
-from tests.bench.controller_hosts import Handle, Hosts, Load
+from tests.bench.controller_hosts import Handle, Hosts, Load, keep_to
 
 CORES_MAX = 0.5
 LATENCY_MAX_S = 0.050
@@ -58,6 +58,7 @@ def main() -> int:
     parser.add_argument("--updates", type=int, default=60)
     parser.add_argument("--groups_per_update", type=int, default=500)
     parser.add_argument("--payload_kb", type=float, default=200.0, help="of a group")
+    parser.add_argument("--pin", action="store_true", help="a core for the controller")
     parser.add_argument("--profile", action="store_true")
     args = parser.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="jigsaw-controller-"))
@@ -158,12 +159,18 @@ class Crowd:
 
     def __init__(self, args):
         self.args = args
+        everywhere = sorted(os.sched_getaffinity(0))
+        # The controller's, which has hosts of its own to talk to: one core, and for the
+        # others the rest.
+        self.own = frozenset(everywhere[:1] if args.pin else everywhere)
+        self.others = frozenset(everywhere[1:] if args.pin else everywhere)
         self.processes = []
         self.hired = 0
 
     def make(self, options, charter, others):
         del others
         told, args = json.loads(charter), self.args
+        keep_to(self.own)
         if told["name"] == "learner":
             process = self.start(options)
         elif len(self.processes) < args.processes:
@@ -180,6 +187,7 @@ class Crowd:
         load = Load(
             samples_per_s=args.groups_per_s * args.samples / args.hosts,
             sample_bytes=int(args.payload_kb * 1000 / args.samples),
+            cores=self.others,
         )
         groups = {"commands": 1, "messages": 1, "offers": 1, "life": args.hosts + 4}
         remote: Any = ray.remote

@@ -14,6 +14,7 @@ import concurrent.futures
 import dataclasses
 import gc
 import os
+import pathlib
 import queue
 import selectors
 import threading
@@ -64,10 +65,18 @@ class Load:
 
     samples_per_s: that finish on each sampler.
     sample_bytes: of each completion.
+    cores: that their processes may use.
     """
 
     samples_per_s: float
     sample_bytes: int
+    cores: frozenset[int]
+
+
+def keep_to(cores: frozenset[int]) -> None:
+    """Have all threads of this process, and those that they start, use these cores."""
+    for thread in pathlib.Path("/proc/self/task").iterdir():
+        os.sched_setaffinity(int(thread.name), cores)
 
 
 class Commands:
@@ -297,6 +306,7 @@ class Hosts:
         # What they do makes no cycles, and looking for some would take from what
         # the controller has of this machine.
         gc.disable()
+        keep_to(load.cores)
         self.load = load
         self.selector = selectors.DefaultSelector()
         self.hosts: dict[str, Any] = {}

@@ -84,6 +84,7 @@ def read(hint: Any, value: Any) -> Any:
 
 # Code of an extension: JSON within MessagePack.
 JSON = 1
+_FORMLESS = (UnicodeEncodeError, OverflowError)
 _EXACT = {str: str.__str__, int: int.__int__, float: float.__float__}
 
 
@@ -111,13 +112,26 @@ _decode = msgspec.msgpack.Decoder(ext_hook=_extension).decode
 def to_bytes(value: Any) -> bytes:
     """MessagePack of plain values; named tuples count as lists.
 
-    Two things have no form there, and go as JSON within it: a surrogate that stands
-    alone, as in a file's name that is no UTF-8, and a whole number of over 64 bits.
+    Two things have no form there, and go as JSON where they stand: a surrogate alone,
+    as in a file's name that is no UTF-8, and a whole number of over 64 bits.
     """
     try:
         return _encode(value)
-    except (UnicodeEncodeError, OverflowError):
-        return _encode(msgspec.msgpack.Ext(JSON, _write(value).encode()))
+    except _FORMLESS:
+        return _encode(_spelled(value))
+
+
+def _spelled(value: Any) -> Any:
+    """The same, with what has no form as JSON; bytes, which JSON has not, may stay."""
+    try:
+        _encode(value)
+    except _FORMLESS:
+        if isinstance(value, (list, tuple)):
+            return [_spelled(item) for item in value]
+        if isinstance(value, Mapping) and _spelled(keys := list(value)) is keys:
+            return {key: _spelled(item) for key, item in value.items()}
+        return msgspec.msgpack.Ext(JSON, _write(value).encode())
+    return value
 
 
 def from_bytes(data: bytes | memoryview) -> Any:
@@ -300,15 +314,30 @@ def tables_reader(kinds: Mapping[str, Any]) -> Callable[[Any], Any]:
       kinds: named tuples as in `rows_reader`, by name.
 
     Returns:
-      Takes plain lists by name and returns what has those lists, of named tuples, as
-      attributes, empty where a name is not told; a WireError as `read` raises.
+      Takes the bytes of plain lists by name and returns what has those lists, of named
+      tuples, as attributes, empty where a name is not told; a WireError as `read`
+      raises.
     """
     fields = [
         (name, list[row], msgspec.field(default_factory=list))
         for name, row in kinds.items()
     ]
     tables = msgspec.defstruct("Tables", fields, forbid_unknown_fields=True)
-    return _converter(tables, "by kind")
+    decode, convert = (
+        msgspec.msgpack.Decoder(tables).decode,
+        _converter(tables, "by kind"),
+    )
+
+    def rows(data: Any) -> Any:
+        if type(data) is not bytes:
+            raise WireError(f"tables must be bytes, got {str(data)[:80]!r}")
+        try:
+            return decode(data)
+        except (msgspec.DecodeError, RecursionError):
+            # Some go as JSON; of others this says what is wrong.
+            return convert(from_bytes(data))
+
+    return rows
 
 
 def _converter(hint: Any, name: str) -> Callable[[Any], Any]:

@@ -390,7 +390,7 @@ class Crew:
             while self.answers and self.answers[0][0] <= self.now_s:
                 self.post(heapq.heappop(self.answers)[2](self.now_s))
             self.meter.switch("wire")
-            rows = tables.read(wire.from_bytes(message))
+            rows = tables.read(message)
             self.meter.switch("reports")
             host: Any = self.hosts[name]
             self.reports.hear(host, rows, self.now_s)

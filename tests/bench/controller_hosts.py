@@ -212,7 +212,7 @@ class Sampler:
     def send(self, now_s: float) -> None:
         told = {kind: rows for kind, rows in self.rows.items() if rows}
         if told:
-            self.said.append(["samples", told])
+            self.said.append(["samples", wire.to_bytes(told)])
         head = {
             "epoch": self.epoch,
             "now_s": now_s,

@@ -76,6 +76,11 @@ def test_what_json_carried_and_message_pack_does_not_comes_back_as_it_was(sent):
     assert {type(value) for value in told} <= {str, int, float, list}
 
 
+def test_bytes_may_stand_beside_what_goes_as_json():
+    sent = ["prompts", [b"\xff\x00", "\ud800"], {"a": 2**64, "b": b"\x00"}]
+    assert wire.from_bytes(wire.to_bytes(sent)) == sent
+
+
 @pytest.mark.parametrize("value", [object(), 1j, np.zeros(2)])
 def test_what_is_not_plain_is_not_sent(value):
     with pytest.raises(TypeError):

@@ -182,8 +182,13 @@ class _Pages:
         return ["interval", form, track, start_s, end_s, *fields.values()]
 
     def messages(self) -> list[list[Any]]:
-        """All that was added."""
-        return self._messages
+        """All that was added; what is said of samples as bytes of its own."""
+        return [
+            [message[0], wire.to_bytes(message[1])]
+            if message[0] == "samples"
+            else message
+            for message in self._messages
+        ]
 
 
 class Lanes:

@@ -83,6 +83,6 @@ class Tables(Protocol):
 
 
 read_admitted = wire.rows_reader(Admitted)
-# Takes rows as plain lists, by kind. A WireError where a kind is not known, or a row
-# not what it should be.
+# Takes what `wire.to_bytes` makes of rows by kind: read once, and straight to rows. A
+# WireError where a kind is not known, or a row not what it should be.
 read: Callable[[Any], Tables] = wire.tables_reader(ROWS)

@@ -153,7 +153,7 @@ def batch(*items, forms=(), body=b""):
 
 def of_samples(**rows):
     """A message of these rows, as it arrives."""
-    return ["samples", wire.from_bytes(wire.to_bytes(rows))]
+    return ["samples", wire.to_bytes(rows)]
 
 
 def hearing(payloads, *, asks_scores=False):
@@ -312,7 +312,18 @@ def test_what_is_said_of_samples_between_two_messages_is_one():
 )
 def test_tables_of_another_shape_or_type_are_refused(told):
     with pytest.raises(wire.WireError):
+        tables.read(wire.to_bytes(told))
+
+
+@pytest.mark.parametrize("told", [None, [], "started", b"", b"\xc1"])
+def test_tables_are_bytes(told):
+    with pytest.raises(wire.WireError):
         tables.read(told)
+
+
+def test_a_row_with_what_messagepack_has_no_form_for_is_read():
+    row = [1, None, {"answer": None}, "error: no file \udcff"]
+    assert tables.read(wire.to_bytes({"scored": [row]})).scored == [Scored(*row)]
 
 
 def test_an_interval_is_filled_into_its_form_again():

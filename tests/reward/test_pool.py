@@ -219,20 +219,20 @@ def test_closing_in_the_middle_of_a_hang_is_quick_and_delivers_what_waits():
         inbox.submit("late", QUICK)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_closing_for_good_waits_for_no_thread_that_can_t_go_on(open_pool):
     inbox = open_pool(weights={"exact": 1.0}, processes=1)
     inbox.submit("a", "7")
     inbox.take(1)
-    (pid,) = inbox.pool.pids()
+    (process,) = map(psutil.Process, inbox.pool.pids())
     # As where a handler has interrupted who put a score into the queue.
     with inbox.pool._changed:
         inbox.submit("b", "7")
         inbox.pool.close(0.1)
-    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], 10)
+    assert not psutil.wait_procs([process], 10)[1]
     assert inbox.take(1)[0][0] == "b"
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_error_in_a_thread_of_the_pool_is_told_at_once(open_pool, monkeypatch):
     told = queue.Queue()
     monkeypatch.setattr(RewardPool, "_is_ready", lambda *_: 1 / 0)

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+# That `short_turns` gives a thread before another that waits may go on.
 TURN_S = 0.0005
 
 
@@ -83,38 +84,6 @@ class CommandThread:
                 has_work = self._work()
 
 
-def arrivals(
-    events: queue.SimpleQueue[Any],
-    split: Callable[[list[Any]], Iterable[list[Any]]],
-    *,
-    wait: Callable[[queue.SimpleQueue[Any], float | None], list[Any]] | None = None,
-    idle_s: Callable[[], float | None] = lambda: None,
-    idle: Callable[[], Any] | None = None,
-) -> Iterator[list[Any]]:
-    """Everything that comes, in order and without end.
-
-    Args:
-      events: which others fill.
-      split: cuts what is there at the same time into batches.
-      wait: waits until there is an event, at most so many seconds; returns those that
-        it has taken. None sleeps meanwhile.
-      idle_s: how long nothing may come, asked each time; None for ever.
-      idle: makes an event that says so.
-
-    Yields:
-      Batches of at least one event.
-    """
-    wait = wait or sleep_until
-    while True:
-        items = wait(events, idle_s())
-        # Nobody else takes any.
-        items += [events.get_nowait() for _ in range(events.qsize())]
-        if not items:
-            assert idle is not None
-            items.append(idle())
-        yield from split(items)
-
-
 def sleep_until(
     events: queue.SimpleQueue[Any], timeout_s: float | None = None
 ) -> list[Any]:
@@ -131,6 +100,37 @@ def sleep_until(
         return [events.get(timeout=timeout_s)]
     except queue.Empty:
         return []
+
+
+def arrivals(
+    events: queue.SimpleQueue[Any],
+    split: Callable[[list[Any]], Iterable[list[Any]]],
+    *,
+    wait: Callable[[queue.SimpleQueue[Any], float | None], list[Any]] = sleep_until,
+    idle_s: Callable[[], float | None] = lambda: None,
+    idle: Callable[[], Any] | None = None,
+) -> Iterator[list[Any]]:
+    """Everything that comes, in order and without end.
+
+    Args:
+      events: which others fill.
+      split: cuts what is there at the same time into batches.
+      wait: waits until there is an event, at most so many seconds; returns those that
+        it has taken.
+      idle_s: how long nothing may come, asked each time; None for ever.
+      idle: makes an event that says so.
+
+    Yields:
+      Batches of at least one event.
+    """
+    while True:
+        items = wait(events, idle_s())
+        # Nobody else takes any.
+        items += [events.get_nowait() for _ in range(events.qsize())]
+        if not items:
+            assert idle is not None
+            items.append(idle())
+        yield from split(items)
 
 
 @contextlib.contextmanager

@@ -163,7 +163,7 @@ class Crowd:
         # The controller's, which has hosts of its own to talk to: one core, and for the
         # others the rest.
         self.own = frozenset(everywhere[:1] if args.pin else everywhere)
-        self.others = frozenset(everywhere[1:] if args.pin else everywhere)
+        self.others = frozenset((args.pin and everywhere[1:]) or everywhere)
         self.processes = []
         self.hired = 0
 

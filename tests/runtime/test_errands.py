@@ -36,7 +36,7 @@ def open_control(train, path) -> Any:
     return Control(train, gather, run_dir=path, resume=False, operative="")
 
 
-def test_one_part_goes_at_once_and_each_other_behind_what_has_come():
+def test_each_part_goes_behind_what_has_come():
     loop, done = queue.SimpleQueue(), []
 
     def work(name, parts):

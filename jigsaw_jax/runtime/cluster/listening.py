@@ -139,9 +139,9 @@ class Listening:
                 self._heard_s = self._clock.now_s()
                 self._hear(timeout_s)
         except BaseException as error:  # noqa: BLE001
-            # The outermost handler of the thread: the run must hear of it.
+            # The outermost handler of the thread, and for the loop the same: whatever
+            # ends listening must end the run.
             self._is_deaf = True
-            if not self._closing.is_set():
-                self._fail(ThreadFailed("fleet", error))
+            self._fail(ThreadFailed("fleet", error))
         finally:
             self._turn.release()

@@ -37,6 +37,11 @@ def _sampler(index: int) -> str:
     return f"sampler-{index - 1}"
 
 
+def _index(name: str) -> int:
+    """Of a sampler that `_sampler` named."""
+    return 1 + int(name.removeprefix("sampler-"))
+
+
 def _ignore(hand: Hand) -> None:
     del hand
 
@@ -89,10 +94,14 @@ class Roster:
           version: that the samplers are to have.
         """
         with self.lock:
-            for index, place in enumerate(self._head.places()):
-                if index:
-                    self._take(_sampler(index), place, index)
-            place = self._head.places()[0]
+            place, *places = self._head.places()
+            # Also those that came to more hosts than a run begins with: who is not
+            # told that a life begins is not heard in it.
+            samplers = [hand for hand in self.hands() if hand.role != "train"]
+            chosen = {_index(hand.name): hand.place for hand in samplers}
+            chosen |= dict(enumerate(places, 1))
+            for index, its_place in sorted(chosen.items()):
+                self._take(_sampler(index), its_place, index)
             learner = self._hire(LEARNER, "train", place, 0)
             learner.command("learn", run_dir, step, version)
             learner.flush()
@@ -294,7 +303,8 @@ class Roster:
             if self._is_closed:
                 return
             self._head.check_nodes()
-            if not self.is_open:
+            if not self.is_open or LEARNER not in self._fleet.hands:
+                # Where the learner was is no free place: its next life goes there.
                 return
             hands = self.hands()
             used = {node for hand in hands for node in hand.place.nodes}
@@ -328,8 +338,7 @@ class Roster:
             self._say(f"{hand.name} is lost, and its host: {reason}")
             return
         self._say(f"{hand.name} is lost: {reason}; another takes its place")
-        index = 1 + int(hand.name.removeprefix("sampler-"))
-        self._hire(hand.name, "sample", place, index)
+        self._hire(hand.name, "sample", place, _index(hand.name))
 
     def failed(self, thread: str, kind: str, text: str, trace: str) -> None:
         """A thread of a worker died of an error, which would come again."""

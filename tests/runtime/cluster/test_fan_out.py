@@ -179,7 +179,7 @@ def test_whoever_joins_late_is_sent_the_newest_version_and_joins_with_it_alone()
 def test_a_life_begins_also_for_a_sampler_that_came_to_a_host_more():
     roster, hands = roster_of(3)
     del hands["learner"]
-    roster._head.places.return_value = [Place(), Place(), Place()]
+    roster._head = mock.Mock(places=lambda: [Place(), Place(), Place()])
     roster._fleet.epoch = 2
     learner = Hand("learner", "train", 2, Place(), Sent())
     learner.attach(learner.handle)
@@ -201,12 +201,13 @@ def test_a_life_begins_also_for_a_sampler_that_came_to_a_host_more():
 def test_a_learner_s_place_is_not_free_while_its_next_life_has_not_begun():
     roster, hands = roster_of(1)
     roster.is_open = True
-    roster._head.free_places.return_value = []
+    head = roster._head = mock.Mock(spec=Head)
+    head.free_places.return_value = []
     roster.look_around()
-    assert roster._head.free_places.call_count == 1
+    assert head.free_places.call_count == 1
     del hands["learner"]
     roster.look_around()
-    assert roster._head.free_places.call_count == 1
+    assert head.free_places.call_count == 1
 
 
 def test_a_version_that_many_miss_is_sent_again_once_and_then_once_more():

@@ -8,13 +8,14 @@ A sampler joins the pipeline only with the weights that are served, so a replace
 never samples with older ones.
 """
 
+import itertools
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from jigsaw_jax import records
 from jigsaw_jax.runtime.cluster.fleet import Fleet, Hand, WorkerFailedError
-from jigsaw_jax.runtime.cluster.head import Head
+from jigsaw_jax.runtime.cluster.head import Head, Place
 from jigsaw_jax.runtime.cluster.offers import Weights
 from jigsaw_jax.runtime.cluster.publishing import Publishing
 from jigsaw_jax.runtime.crew import CrewLostError
@@ -32,14 +33,9 @@ TRIES_MAX = 20
 _KNOWN = {"StoreError": StoreError, "RefusedError": RefusedError}
 
 
-def _sampler(index: int) -> str:
-    """The name of the i-th worker, of which the learner is number 0."""
-    return f"sampler-{index - 1}"
-
-
 def _index(name: str) -> int:
-    """Of a sampler that `_sampler` named."""
-    return 1 + int(name.removeprefix("sampler-"))
+    """Of a worker; the learner is number 0, and sampler-0 number 1."""
+    return 0 if name == LEARNER else 1 + int(name.removeprefix("sampler-"))
 
 
 def _ignore(hand: Hand) -> None:
@@ -94,32 +90,39 @@ class Roster:
           version: that the samplers are to have.
         """
         with self.lock:
-            place, *places = self._head.places()
-            # Also those that came to more hosts than a run begins with: who is not
-            # told that a life begins is not heard in it.
+            own, *free = self._head.places()
             samplers = [hand for hand in self.hands() if hand.role != "train"]
-            chosen = {_index(hand.name): hand.place for hand in samplers}
-            chosen |= dict(enumerate(places, 1))
-            for index, its_place in sorted(chosen.items()):
-                self._take(_sampler(index), its_place, index)
-            learner = self._hire(LEARNER, "train", place, 0)
+            missing = max(len(free) - len(samplers), 0)
+            # Who is not told that a life begins is not heard in it.
+            for hand in samplers:
+                if hand.place in free:
+                    free.remove(hand.place)
+                self._begin(hand)
+            for place in free[:missing]:
+                self._add(place)
+            learner = self._hire(LEARNER, "train", own)
             learner.command("learn", run_dir, step, version)
             learner.flush()
 
-    def _take(self, name: str, place: Any, index: int) -> None:
+    def _begin(self, hand: Hand) -> None:
         """A sampler that is there already forgets all; its engine is warm."""
-        hand = self._fleet.hands.get(name)
-        if hand is None or hand.role != "sample":
-            if hand is not None:
-                self._fleet.retire(hand)
-            self._hire(name, "sample", place, index)
+        if hand.role != "sample":
+            self._fleet.retire(hand)
+            self._hire(hand.name, "sample", hand.place)
             return
         hand.is_joined, hand.version, hand.wanted = False, -1, -1
         hand.hired_s = self._clock.now_s()
         hand.command("begin", self._fleet.epoch)
         hand.flush()
 
-    def _hire(self, name: str, role: str, place: Any, index: int) -> Hand:
+    def _add(self, place: Place) -> None:
+        """Hire a sampler more, under the first name that is free."""
+        names = (f"sampler-{number}" for number in itertools.count())
+        name = next(name for name in names if name not in self._fleet.hands)
+        self._hire(name, "sample", place)
+
+    def _hire(self, name: str, role: str, place: Place) -> Hand:
+        index = _index(name)
         hand = self._fleet.hire(name, role, place, index)
         self._mark(hand, "hired", index=index)
         if role == "sample":
@@ -303,16 +306,13 @@ class Roster:
             if self._is_closed:
                 return
             self._head.check_nodes()
+            # Where a learner was that is lost its next life goes.
             if not self.is_open or LEARNER not in self._fleet.hands:
-                # Where the learner was is no free place: its next life goes there.
                 return
             hands = self.hands()
             used = {node for hand in hands for node in hand.place.nodes}
-            names = {hand.name for hand in hands}
             for place in self._head.free_places(used, len(hands) - 1):
-                index = next(i for i in range(1, 1 << 20) if _sampler(i) not in names)
-                names.add(_sampler(index))
-                self._hire(_sampler(index), "sample", place, index)
+                self._add(place)
 
     def progressed(self) -> None:
         """An update has stepped: what was lost before it is made good."""
@@ -338,7 +338,7 @@ class Roster:
             self._say(f"{hand.name} is lost, and its host: {reason}")
             return
         self._say(f"{hand.name} is lost: {reason}; another takes its place")
-        self._hire(hand.name, "sample", place, _index(hand.name))
+        self._hire(hand.name, "sample", place)
 
     def failed(self, thread: str, kind: str, text: str, trace: str) -> None:
         """A thread of a worker died of an error, which would come again."""

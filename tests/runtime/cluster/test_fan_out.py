@@ -164,7 +164,7 @@ def test_whoever_joins_late_is_sent_the_newest_version_and_joins_with_it_alone()
         return late
 
     with mock.patch.object(roster._fleet, "hire", hire):
-        roster._hire("sampler-1", "sample", Place(), 2)
+        roster._hire("sampler-1", "sample", Place())
     assert [name for name, _ in commands(late)] == ["sample", "load"]
     # Superseded before it has asked, so that it says nothing of the first.
     roster.take_weights(weights(2))
@@ -179,7 +179,7 @@ def test_whoever_joins_late_is_sent_the_newest_version_and_joins_with_it_alone()
 def test_a_life_begins_also_for_a_sampler_that_came_to_a_host_more():
     roster, hands = roster_of(3)
     del hands["learner"]
-    roster._head = mock.Mock(places=lambda: [Place(), Place(), Place()])
+    roster._head = mock.Mock(places=lambda: [Place()] * 3)
     roster._fleet.epoch = 2
     learner = Hand("learner", "train", 2, Place(), Sent())
     learner.attach(learner.handle)
@@ -196,6 +196,42 @@ def test_a_life_begins_also_for_a_sampler_that_came_to_a_host_more():
         assert commands(hand) == [["begin", [2]]]
         assert not hand.is_joined
     assert commands(learner) == [["learn", ["run", 95, 94]]]
+
+
+def test_a_life_begins_with_a_sampler_at_each_place_that_has_none():
+    a, b, c, gone = (Place(nodes=(node,)) for node in ("a", "b", "c", "gone"))
+
+    def hired(places, there):
+        roster, hands = roster_of(3)
+        hands.clear()
+        for name, place in there.items():
+            sent = Sent()
+            hands[name] = Hand(name, "sample", 1, place, sent)
+            hands[name].attach(sent)
+        roster._head = mock.Mock(places=lambda: [a, *places])
+        roster._fleet.epoch = 2
+        found = []
+
+        def hire(name, role, place, index):
+            found.append((name, place, index))
+            hand = hands[name] = Hand(name, role, 2, place, Sent())
+            hand.attach(hand.handle)
+            return hand
+
+        with mock.patch.object(roster._fleet, "hire", hire):
+            roster.open(run_dir="run", step=None, version=0)
+        assert found.pop() == ("learner", a, 0)
+        return found
+
+    both = [("sampler-0", b, 1), ("sampler-1", c, 2)]
+    assert hired([b, c], {}) == both
+    # Which came to the first one's place under another name.
+    assert hired([b, c], {"sampler-2": b}) == [("sampler-0", c, 1)]
+    assert hired([b, c], {"sampler-1": b, "sampler-2": c}) == []
+    # Two to a host.
+    assert hired([b, b], {"sampler-1": b}) == [("sampler-0", b, 1)]
+    # One too many for now, whose loss is told soon.
+    assert hired([b], {"sampler-0": gone}) == []
 
 
 def test_a_learner_s_place_is_not_free_while_its_next_life_has_not_begun():

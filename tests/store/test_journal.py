@@ -1,7 +1,6 @@
 import math
 import queue
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -126,19 +125,6 @@ def test_every_event_of_every_thread_is_there_in_its_order(tmp_path):
         if event["kind"] == "mark":
             by_track.setdefault(event["track"], []).append(event["at_s"])
     assert by_track == {f"slot/{i}": [float(n) for n in range(500)] for i in range(4)}
-
-
-def test_a_call_is_cheap(tmp_path):
-    log = _open(tmp_path / "events.jsonl")
-    best_s = float("inf")
-    for _ in range(20):
-        start = time.perf_counter()
-        for index in range(200):
-            log.interval("slot/01", "sample", 0.0, 1.0, uid="main/1", sample=index)
-        best_s = min(best_s, (time.perf_counter() - start) / 200)
-    log.close()
-    # The budget is 10 us a call; the best of 20 batches ignores other load.
-    assert best_s < 10e-6
 
 
 def test_what_a_full_disk_refuses_stays_queued_and_comes_later(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from jigsaw_jax.runtime import collector, wire
 from jigsaw_jax.runtime.cluster.ears import Ears
 from jigsaw_jax.runtime.cluster.fleet import Fleet
 from jigsaw_jax.runtime.cluster.guests import Guests
-from jigsaw_jax.runtime.cluster.hand import Hand
+from jigsaw_jax.runtime.cluster.hand import Hand, can_begin
 from jigsaw_jax.runtime.cluster.places import Letters, Stock, message
 from jigsaw_jax.runtime.cluster.reports import Reports
 from jigsaw_jax.runtime.cluster.roster import Roster
@@ -105,7 +105,7 @@ class ClusterCrew:
         roster.on_joined = lambda _: self._guests.joined()
 
     def gather(self) -> None:
-        """Wait until learner and samplers are ready."""
+        """Wait until samplers are ready for the learner's first round."""
         self._fleet.listen(
             self._ears.hear,
             self._roster.lost,
@@ -118,15 +118,10 @@ class ClusterCrew:
             step=self._record.vault.step,
             version=self.pipeline.version,
         )
-        self._roster.wait_until(self._are_ready)
-
-    def _are_ready(self) -> bool:
-        """Whether all samplers have joined; in a later life, all that said a word."""
-        waiting = [h for h in self._roster.hands() if h.role == "sample"]
-        waiting = [h for h in waiting if not h.is_joined]
-        if self._fleet.epoch > 1:
-            waiting = [h for h in waiting if h.pid]
-        return bool(self._roster.samplers()) and not waiting
+        roster, epoch = self._roster, self._fleet.epoch
+        roster.wait_until(
+            lambda: can_begin(roster.hands(), epoch=epoch, now_s=roster.now_s())
+        )
 
     # Effects, on the control loop's thread.
 

@@ -307,7 +307,7 @@ class Fleet:
     def _silent_s(self, hand: Hand) -> float:
         """How long its answer may be waited for."""
         cluster = self._train.cluster
-        if hand.whole.is_up:
+        if hand.whole.is_up or hand.whole.is_warm:
             return DRAIN_S + cluster.heartbeat_s
         return DRAIN_S + (cluster.building_s if hand.pid else HELLO_S)
 

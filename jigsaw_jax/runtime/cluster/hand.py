@@ -5,7 +5,7 @@ import dataclasses
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import ray
@@ -22,6 +22,9 @@ from jigsaw_jax.runtime.lines.line import Line
 DRAIN_S = 1.0
 # Batches that a worker may send before it is asked again.
 CREDIT = 64
+# How long a life that is not the first waits for more samplers than one: their engines
+# are warm, and weights take seconds.
+GATHER_S = 10.0
 
 
 @dataclasses.dataclass(eq=False)
@@ -47,6 +50,7 @@ class Hand:
     version: of the weights that it has; -1 before the first.
     wanted: of those that it was sent.
     is_joined: whether the pipeline knows it.
+    is_warm: whether it was up in a life of the control loop before this one.
     pid: of its process; 0 until heard.
     host: its name.
     offset_s: to add to its clock.
@@ -75,6 +79,7 @@ class Hand:
     version: int = -1
     wanted: int = -1
     is_joined: bool = False
+    is_warm: bool = False
     pid: int = 0
     host: str = ""
     offset_s: float = 0.0
@@ -227,3 +232,22 @@ class Hand:
         assert self.line is not None, "a process is asked when its line is there"
         num, self.asked_s, self.credit = CREDIT - self.credit, now_s, CREDIT
         self.line.post(contact.ask(num, DRAIN_S, linger_s))
+
+
+def can_begin(hands: Iterable[Hand], *, epoch: int, now_s: float) -> bool:
+    """Whether a life of the control loop can begin with those who are there.
+
+    Args:
+      hands: all processes.
+      epoch: number of the life, from 1.
+      now_s: of the clock by which they were hired, or told of the life.
+
+    Returns:
+      Whether every sampler has joined; in a later life than the first, one, and no
+      other is expected, so that who is cut off holds nobody and joins later.
+    """
+    samplers = [hand for hand in hands if hand.role == "sample"]
+    late = [hand for hand in samplers if not hand.is_joined]
+    if epoch > 1:
+        late = [hand for hand in late if hand.pid and now_s - hand.hired_s < GATHER_S]
+    return not late and any(hand.is_joined for hand in samplers)

@@ -110,6 +110,7 @@ class Roster:
             self._fleet.retire(hand)
             self._hire(hand.name, "sample", hand.place)
             return
+        hand.is_warm = hand.is_warm or hand.is_up
         hand.is_joined, hand.version, hand.wanted = False, -1, -1
         hand.hired_s = self._clock.now_s()
         hand.command("begin", self._fleet.epoch)

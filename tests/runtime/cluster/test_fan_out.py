@@ -21,7 +21,13 @@ from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import desk, offers
 from jigsaw_jax.runtime.cluster.desk import Desk
 from jigsaw_jax.runtime.cluster.fleet import Fleet
-from jigsaw_jax.runtime.cluster.hand import DRAIN_S, Hand, Unsent
+from jigsaw_jax.runtime.cluster.hand import (
+    DRAIN_S,
+    GATHER_S,
+    Hand,
+    Unsent,
+    can_begin,
+)
 from jigsaw_jax.runtime.cluster.head import Head, Place
 from jigsaw_jax.runtime.cluster.learner_duty import LearnerDuty
 from jigsaw_jax.runtime.cluster.newest import Newest
@@ -196,6 +202,45 @@ def test_a_life_begins_also_for_a_sampler_that_came_to_a_host_more():
         assert commands(hand) == [["begin", [2]]]
         assert not hand.is_joined
     assert commands(learner) == [["learn", ["run", 95, 94]]]
+
+
+def test_a_later_life_waits_for_whoever_may_still_join_and_not_for_who_is_cut_off():
+    _, hands = roster_of(3)
+    first, second, third = (hands[f"sampler-{i}"] for i in range(3))
+
+    def begins(*, epoch, now_s=100.0):
+        return can_begin(hands.values(), epoch=epoch, now_s=now_s)
+
+    assert begins(epoch=1)
+    assert begins(epoch=2)
+    for hand in (second, third):
+        hand.is_joined, hand.pid, hand.hired_s = False, 7, 100.0
+    assert not begins(epoch=1, now_s=1e6)
+    assert not begins(epoch=2, now_s=100.0 + GATHER_S - 0.1)
+    assert begins(epoch=2, now_s=100.0 + GATHER_S)
+    # One that has not said a word is still being built.
+    second.pid = third.pid = 0
+    assert begins(epoch=2)
+    assert not begins(epoch=1)
+    # Nobody else samples: not even the learner, nor one that sums gradients.
+    first.role = "help"
+    assert not begins(epoch=2, now_s=1e6)
+
+
+def test_a_warm_sampler_that_is_silent_while_a_life_begins_is_lost_as_soon_as_ever():
+    roster, hands = roster_of(2)
+    hand, cold = hands["sampler-0"], hands["sampler-1"]
+    cold.is_joined, cold.version, cold.pid = False, -1, 7
+    fleet = mock.Mock(spec=Fleet, _train=make_train())
+    roster._fleet.epoch = 2
+    in_time_s = Fleet._silent_s(fleet, hand)
+    for one in (hand, cold):
+        roster._begin(one)
+        assert not one.is_up
+    # A life that ends while it begins changes nothing.
+    roster._begin(hand)
+    assert Fleet._silent_s(fleet, hand) == in_time_s
+    assert Fleet._silent_s(fleet, cold) > in_time_s
 
 
 def test_a_life_begins_with_a_sampler_at_each_place_that_has_none():

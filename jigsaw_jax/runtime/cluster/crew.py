@@ -134,6 +134,8 @@ class ClusterCrew:
             self._bases = {
                 hand.name: hand.facts.get("compilations", 0)
                 for hand in self._roster.hands()
+                # Who is late still compiles.
+                if hand.is_joined or hand.role == "train"
             }
             return [self._roster.joined(hand) for hand in hands]
 

@@ -196,6 +196,7 @@ class Ears:
 
     def _hear_failed(self, hand: Hand, values: list[Any], batch: Batch) -> None:
         del batch
+        hand.is_failed = True
         thread, kind, text, trace = (wire.read(str, value) for value in values)
         self._roster.failed(f"{hand.name}, thread {thread}", kind, text, trace)
 

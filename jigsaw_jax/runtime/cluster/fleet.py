@@ -138,9 +138,10 @@ class Fleet:
           on_look: called every few seconds.
           on_heard: called behind all that has come at a time.
         """
+        # First, so that a batch of the epoch before does not come to who is told now.
+        self.epoch += 1
         self.on_batch, self.on_loss, self.on_error = on_batch, on_loss, on_error
         self.on_look, self.on_heard = on_look, on_heard
-        self.epoch += 1
         self.listening.start()
 
     def hire(self, name: str, role: str, place: Place, index: int) -> Hand:
@@ -249,7 +250,9 @@ class Fleet:
         return [cluster.cores[number % len(cluster.cores)]] if cluster.cores else []
 
     def _processes(self) -> list[Hand]:
-        return [one for hand in self.hands.values() for one in (hand, *hand.others)]
+        # Others hire meanwhile.
+        hands = list(self.hands.values())
+        return [one for hand in hands for one in (hand, *hand.others)]
 
     # Listening.
 
@@ -326,7 +329,7 @@ class Fleet:
             self._take(hand, head, body)
 
     def _take(self, hand: Hand, data: bytes, body: bytes) -> None:
-        head = wire.from_bytes(data)
+        head, on_batch = wire.from_bytes(data), self.on_batch
         now_s = self._clock.now_s()
         hand.facts = head["facts"]
         hand.heard(now_s, self._linger_s)
@@ -346,7 +349,7 @@ class Fleet:
             named=lambda: ray.get(hand.handle.named.remote(number), timeout=within_s),
         )
         try:
-            self.on_batch(worker, batch)
+            on_batch(worker, batch)
         except RayError as error:
             # It spoke, and was cut off before what it spoke of could be fetched.
             self._lose(hand, hand.label + reason_of(error))

@@ -2,10 +2,11 @@
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import signal
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import ray
@@ -18,12 +19,14 @@ from jigsaw_jax.runtime.cluster.head import Place
 from jigsaw_jax.runtime.cluster.tables import Admitted
 from jigsaw_jax.runtime.lines.line import Line
 
+LEARNER = "learner"
+SAMPLER = "sampler-"
 # How long a worker holds an empty batch back.
 DRAIN_S = 1.0
 # Batches that a worker may send before it is asked again.
 CREDIT = 64
-# How long a life that is not the first waits for more samplers than one: their engines
-# are warm, and weights take seconds.
+# How long after it has sent weights a life that is not the first waits for more
+# samplers than one: their engines are warm, and weights take seconds.
 GATHER_S = 10.0
 
 
@@ -51,11 +54,13 @@ class Hand:
     wanted: of those that it was sent.
     is_joined: whether the pipeline knows it.
     is_warm: whether it was up in a life of the control loop before this one.
+    is_failed: whether a thread of its has died.
     pid: of its process; 0 until heard.
     host: its name.
     offset_s: to add to its clock.
     facts: what it counts.
-    hired_s: when it was.
+    hired_s: when it was, or was told of a life of the control loop.
+    sent_s: when it was last sent weights.
     is_lost: whether this life is over.
     marked_s: when the log last said that it lives.
     is_near: whether it is on this host.
@@ -80,11 +85,13 @@ class Hand:
     wanted: int = -1
     is_joined: bool = False
     is_warm: bool = False
+    is_failed: bool = False
     pid: int = 0
     host: str = ""
     offset_s: float = 0.0
     facts: dict[str, int] = dataclasses.field(default_factory=dict)
     hired_s: float = 0.0
+    sent_s: float = 0.0
     is_lost: bool = False
     marked_s: float = 0.0
     is_near: bool = False
@@ -234,13 +241,24 @@ class Hand:
         self.line.post(contact.ask(num, DRAIN_S, linger_s))
 
 
+def index_of(name: str) -> int:
+    """Number of a worker, by its name; the learner is 0, and sampler-0 is 1."""
+    return 0 if name == LEARNER else 1 + int(name.removeprefix(SAMPLER))
+
+
+def free_name(taken: Container[str]) -> str:
+    """The first name that no sampler has."""
+    numbers = itertools.count()
+    return next(name for i in numbers if (name := f"{SAMPLER}{i}") not in taken)
+
+
 def can_begin(hands: Iterable[Hand], *, epoch: int, now_s: float) -> bool:
     """Whether a life of the control loop can begin with those who are there.
 
     Args:
       hands: all processes.
       epoch: number of the life, from 1.
-      now_s: of the clock by which they were hired, or told of the life.
+      now_s: of the clock by which they were sent weights.
 
     Returns:
       Whether every sampler has joined; in a later life than the first, one, and no
@@ -249,5 +267,5 @@ def can_begin(hands: Iterable[Hand], *, epoch: int, now_s: float) -> bool:
     samplers = [hand for hand in hands if hand.role == "sample"]
     late = [hand for hand in samplers if not hand.is_joined]
     if epoch > 1:
-        late = [hand for hand in late if hand.pid and now_s - hand.hired_s < GATHER_S]
+        late = [hand for hand in late if hand.pid and now_s - hand.sent_s < GATHER_S]
     return not late and any(hand.is_joined for hand in samplers)

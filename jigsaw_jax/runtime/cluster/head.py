@@ -14,7 +14,7 @@ from typing import Any
 
 from jigsaw_jax.runtime import signals
 from jigsaw_jax.runtime.cluster import surroundings
-from jigsaw_jax.runtime.cluster.slices import SliceError, check_slice, slices
+from jigsaw_jax.runtime.cluster.slices import slices
 from jigsaw_jax.runtime.crew import ClusterLostError
 from jigsaw_jax.settings import Train
 
@@ -158,66 +158,25 @@ class Head:
 
         return ray.util.get_node_ip_address()
 
-    def places(self) -> list[Place]:
-        """A place a worker: the learner's first, on this host where there are many.
+    def slices(self) -> list[tuple[str, ...]]:
+        """Ray's ids of the hosts of each slice that is there; asks Ray.
 
         Returns:
-          The places.
+          The slices, this host's first; of a cluster that was joined.
 
         Raises:
-          ClusterError: a slice has other hosts than its mesh or setting asks for.
+          ClusterLostError: this host is no part of it any more.
         """
-        cluster = self._train.cluster
-        if self.num_local:
-            learner = Place(nodes=(None,) * max(cluster.learner_hosts, 1))
-            sampler = Place(nodes=(None,) * max(cluster.sampler_hosts, 1))
-            return [learner, *[sampler] * (self.num_local - 1)]
-        found = self._slices()
-        num = 1 + (cluster.samplers or max(len(found) - 1, 1))
-        chosen = [found[i % len(found)] for i in range(num)]
-        try:
-            check_slice("learner", len(chosen[0]), cluster, self._train.mesh)
-            for nodes in chosen[1:]:
-                check_slice("sampler", len(nodes), cluster, self._train.mesh)
-        except SliceError as error:
-            raise ClusterError(str(error)) from None
-        return [Place(nodes=nodes) for nodes in chosen]
-
-    def _slices(self) -> list[tuple[str, ...]]:
         import ray
 
         own = ray.get_runtime_context().get_node_id()
-        return slices(ray.nodes(), own)
-
-    def place_of(self, lost: Place) -> Place | None:
-        """Where a lost worker's next life may run; None where a host of it is gone."""
-        if set(lost.nodes) <= {None, *self.nodes()}:
-            return lost
-        return None
-
-    def free_places(self, used: set[str | None], num: int) -> list[Place]:
-        """Slices that have joined since, whole, and have no worker.
-
-        Args:
-          used: nodes that have one.
-          num: samplers that there are.
-
-        Returns:
-          A place for each sampler that is wanted and has room.
-        """
-        if self.num_local:
-            return []
-        free = [
-            Place(nodes=nodes) for nodes in self._slices() if used.isdisjoint(nodes)
-        ]
-        wanted = self._train.cluster.samplers
-        return free[: max(wanted - num, 0)] if wanted else free
-
-    def nodes(self) -> list[str]:
-        """Ids of the hosts that are alive."""
-        import ray
-
-        return [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+        found = slices(ray.nodes(), own)
+        if not found or own not in found[0]:
+            raise ClusterLostError(
+                "this host is no part of the Ray cluster any more; once it has joined "
+                "again, the same command goes on from the last checkpoint"
+            )
+        return found
 
     def check(self) -> None:
         """See to it that Ray is there; costs next to nothing.
@@ -231,21 +190,6 @@ class Head:
                     f"Ray has ended (its {name}, process {pid}); the same command goes "
                     "on from the last checkpoint"
                 )
-
-    def check_nodes(self) -> None:
-        """The same of a cluster that was joined; asks Ray.
-
-        Raises:
-          ClusterLostError: this host is no part of it any more.
-        """
-        import ray
-
-        own = ray.get_runtime_context().get_node_id()
-        if not self.num_local and own not in self.nodes():
-            raise ClusterLostError(
-                "this host is no part of the Ray cluster any more; once it has joined "
-                "again, the same command goes on from the last checkpoint"
-            )
 
     def close(self) -> None:
         """Let go; what was started here ends."""

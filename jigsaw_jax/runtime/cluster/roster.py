@@ -8,34 +8,29 @@ A sampler joins the pipeline only with the weights that are served, so a replace
 never samples with older ones.
 """
 
-import itertools
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from jigsaw_jax import records
-from jigsaw_jax.runtime.cluster.fleet import Fleet, Hand, WorkerFailedError
-from jigsaw_jax.runtime.cluster.head import Head, Place
+from jigsaw_jax.runtime.cluster.fleet import Fleet, WorkerFailedError
+from jigsaw_jax.runtime.cluster.hand import LEARNER, Hand, free_name, index_of
+from jigsaw_jax.runtime.cluster.head import Place
 from jigsaw_jax.runtime.cluster.offers import Weights
 from jigsaw_jax.runtime.cluster.publishing import Publishing
+from jigsaw_jax.runtime.cluster.sites import Sites
 from jigsaw_jax.runtime.crew import CrewLostError
 from jigsaw_jax.runtime.inputs import RefusedError
 from jigsaw_jax.runtime.seat import Seat
 from jigsaw_jax.runtime.threads import ThreadFailed
 from jigsaw_jax.store.files import StoreError
 
-LEARNER = "learner"
 # How often the log says that a worker lives.
 BEAT_S = 5.0
 # How often weights are sent again in a run.
 TRIES_MAX = 20
 # Errors of a worker that mean the same here.
 _KNOWN = {"StoreError": StoreError, "RefusedError": RefusedError}
-
-
-def _index(name: str) -> int:
-    """Of a worker; the learner is number 0, and sampler-0 number 1."""
-    return 0 if name == LEARNER else 1 + int(name.removeprefix("sampler-"))
 
 
 def _ignore(hand: Hand) -> None:
@@ -48,7 +43,7 @@ class Roster:
     Args:
       seat: of the crew.
       fleet: the processes.
-      head: where they may run.
+      sites: where they may run.
 
     Attributes:
       lock: held for every change, here and in the crew.
@@ -58,11 +53,11 @@ class Roster:
       on_joined: told of each that joins.
     """
 
-    def __init__(self, seat: Seat, fleet: Fleet, head: Head) -> None:
+    def __init__(self, seat: Seat, fleet: Fleet, sites: Sites) -> None:
         self._train = seat.train
         self._fleet = fleet
         self.flush = fleet.flush
-        self._head = head
+        self._sites = sites
         self._journal = seat.record.journal
         self._clock = seat.clock
         self._post = seat.post
@@ -90,23 +85,18 @@ class Roster:
           version: that the samplers are to have.
         """
         with self.lock:
-            own, *free = self._head.places()
-            samplers = [hand for hand in self.hands() if hand.role != "train"]
-            missing = max(len(free) - len(samplers), 0)
+            own = self._sites.learner()
             # Who is not told that a life begins is not heard in it.
-            for hand in samplers:
-                if hand.place in free:
-                    free.remove(hand.place)
+            for hand in self._others():
                 self._begin(hand)
-            for place in free[:missing]:
-                self._add(place)
+            self._fill()
             learner = self._hire(LEARNER, "train", own)
             learner.command("learn", run_dir, step, version)
             learner.flush()
 
     def _begin(self, hand: Hand) -> None:
         """A sampler that is there already forgets all; its engine is warm."""
-        if hand.role != "sample":
+        if hand.role != "sample" or hand.is_failed:
             self._fleet.retire(hand)
             self._hire(hand.name, "sample", hand.place)
             return
@@ -116,14 +106,18 @@ class Roster:
         hand.command("begin", self._fleet.epoch)
         hand.flush()
 
-    def _add(self, place: Place) -> None:
-        """Hire a sampler more, under the first name that is free."""
-        names = (f"sampler-{number}" for number in itertools.count())
-        name = next(name for name in names if name not in self._fleet.hands)
-        self._hire(name, "sample", place)
+    def _fill(self) -> None:
+        """Hire wherever a sampler is missing, under the first name that is free."""
+        for place in self._vacant():
+            self._hire(free_name(self._fleet.hands), "sample", place)
+        for reason in self._sites.take_unfit():
+            self._say(reason)
+
+    def _vacant(self, wish: Place | None = None) -> list[Place]:
+        return self._sites.vacant([one.place for one in self._others()], wish=wish)
 
     def _hire(self, name: str, role: str, place: Place) -> Hand:
-        index = _index(name)
+        index = index_of(name)
         hand = self._fleet.hire(name, role, place, index)
         self._mark(hand, "hired", index=index)
         if role == "sample":
@@ -152,6 +146,9 @@ class Roster:
     def hands(self) -> list[Hand]:
         """Every process that lives."""
         return [hand for _, hand in sorted(self._fleet.hands.items())]
+
+    def _others(self) -> list[Hand]:
+        return [hand for hand in self.hands() if hand.role != "train"]
 
     def find(self, worker: str) -> Hand | None:
         """A life of a worker that the pipeline may know; None where it is over."""
@@ -196,7 +193,7 @@ class Roster:
 
     def take_weights(self, offered: Weights) -> None:
         """Send a version to every sampler; it is published when all have it."""
-        hands = [hand for hand in self.hands() if hand.role != "train"]
+        hands = self._others()
         awaited = [hand.worker for hand in hands if hand.is_joined]
         self._publishing.begin(offered, awaited)
         self._is_sent_again = False
@@ -206,7 +203,7 @@ class Roster:
         self._publish_when_all_have_it()
 
     def _send(self, hand: Hand, weights: Weights) -> None:
-        hand.wanted = weights.version
+        hand.wanted, hand.sent_s = weights.version, self._clock.now_s()
         hand.command(
             "load",
             list(weights.depot),
@@ -287,33 +284,27 @@ class Roster:
             if self._is_closed:
                 return
             self._mark(hand, "lost", reason=reason)
-            self._fleet.losses += 1
-            if self._fleet.losses > self._train.cluster.losses_max:
-                self.fail(
-                    RuntimeError(
-                        f"{self._fleet.losses} workers were lost without an update "
-                        f"between, the last, {hand.name}, with: {reason}"
-                    )
-                )
-            elif hand.role == "train":
-                self.fail(CrewLostError(f"the learner is lost: {reason}"))
-            else:
+            if hand.role != "train":
                 self._replace(hand, reason)
+            elif self._count(hand.name, reason):
+                self.fail(CrewLostError(f"the learner is lost: {reason}"))
             self.changed.notify_all()
+
+    def _count(self, name: str, reason: str) -> bool:
+        """Whether the run goes on behind this loss; with too many in a row it ends."""
+        num = self._fleet.losses = self._fleet.losses + 1
+        if num <= self._train.cluster.losses_max:
+            return True
+        text = f"{num} workers were lost without an update between, the last, {name}"
+        self.fail(RuntimeError(f"{text}, with: {reason}"))
+        return False
 
     def look_around(self) -> None:
         """Hire on hosts that have joined, and for samplers whose host had gone."""
         with self.lock:
-            if self._is_closed:
-                return
-            self._head.check_nodes()
             # Where a learner was that is lost its next life goes.
-            if not self.is_open or LEARNER not in self._fleet.hands:
-                return
-            hands = self.hands()
-            used = {node for hand in hands for node in hand.place.nodes}
-            for place in self._head.free_places(used, len(hands) - 1):
-                self._add(place)
+            if not self._is_closed and LEARNER in self._fleet.hands:
+                self._fill()
 
     def progressed(self) -> None:
         """An update has stepped: what was lost before it is made good."""
@@ -325,6 +316,7 @@ class Roster:
         if hand.role == "train":
             self._post(records.StopRequested(now_s=self._clock.now_s()))
             return
+        self._sites.leave(hand.place)
         self._fleet.retire(hand)
         self.lost(hand, "preempted")
 
@@ -334,17 +326,20 @@ class Roster:
         self.on_lost(hand)
         self._publishing.drop(hand.worker)
         self._publish_when_all_have_it()
-        place = self._head.place_of(hand.place)
-        if place is None:
-            self._say(f"{hand.name} is lost, and its host: {reason}")
-            return
-        self._say(f"{hand.name} is lost: {reason}; another takes its place")
-        self._hire(hand.name, "sample", place)
+        place = next(iter(self._vacant(wish=hand.place)), None)
+        if place is None or hand.name in self._fleet.hands:
+            rest = "" if self._others() else "; the run waits for a host that joins"
+            self._say(f"{hand.name} is lost, and its host: {reason}{rest}")
+        # A host that goes is no fault of the run, however many do.
+        elif place != hand.place or self._count(hand.name, reason):
+            self._say(f"{hand.name} is lost: {reason}; another takes its place")
+            self._hire(hand.name, "sample", place)
 
     def failed(self, thread: str, kind: str, text: str, trace: str) -> None:
         """A thread of a worker died of an error, which would come again."""
         if kind == "PayloadLostError":
-            self.fail(CrewLostError(f"completions are lost: {text}"))
+            if self._count(thread, text):
+                self.fail(CrewLostError(f"completions are lost: {text}"))
         elif kind in _KNOWN:
             self.fail(_KNOWN[kind](text))
         else:
@@ -395,5 +390,4 @@ class Roster:
 
     def rows(self) -> list[Mapping[str, Any]]:
         """Every worker as the summary lists it."""
-        slots = self._train.sampler.slots
-        return [hand.row(slots) for hand in self.hands()]
+        return [hand.row(self._train.sampler.slots) for hand in self.hands()]

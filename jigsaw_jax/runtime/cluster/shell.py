@@ -14,6 +14,7 @@ from jigsaw_jax.runtime import signals
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import carriers
 from jigsaw_jax.runtime.cluster.head import Head
+from jigsaw_jax.runtime.cluster.sites import Sites
 from jigsaw_jax.runtime.cluster.surroundings import of_workers
 from jigsaw_jax.runtime.control import Control
 from jigsaw_jax.runtime.crew import CrewLostError
@@ -50,7 +51,9 @@ class ClusterRuntime:
         self._run_dir = run_dir
         self._resume = resume
         self._operative = operative
+        self._clock = Clock()
         self._head = Head(address, train)
+        self._sites = Sites(self._head, train, self._clock)
         self._has_dir = False
 
     def run(self) -> int:
@@ -70,7 +73,7 @@ class ClusterRuntime:
         head = self._head
         fleet = self.fleet = Fleet(
             told,
-            Clock(),
+            self._clock,
             check=head.check,
             host=head.host,
             environment=of_workers(told, is_local=bool(head.num_local)),
@@ -79,7 +82,7 @@ class ClusterRuntime:
         def gather(seat: Seat) -> ClusterCrew:
             who = "another learner" if fleet.epoch else "the learner and the samplers"
             seat.progress.say(f"starting {who}")
-            roster = Roster(seat, fleet, self._head)
+            roster = Roster(seat, fleet, self._sites)
             crew = ClusterCrew(seat, fleet=fleet, roster=roster, problems=problems)
             try:
                 crew.gather()
@@ -102,7 +105,7 @@ class ClusterRuntime:
         cluster = carriers.resolve(
             self._train.cluster,
             run_dir=self._run_dir,
-            samplers=len(self._head.places()) - 1,
+            samplers=self._sites.open(),
             is_local=self._head.num_local > 0,
         )
         return dataclasses.replace(self._train, cluster=cluster)

@@ -1,10 +1,12 @@
 """A Ray cluster that a host joins and leaves while a run goes on.
 
-python -m tests.runtime.cluster.nodes FOLDER
+python -m tests.runtime.cluster.nodes FOLDER {visit,swap}
 
-FOLDER/run begins on two hosts; behind the second update a third joins, and is cut off
-when it has sampled for three updates. Three more, and Ctrl-C. The hosts are raylets on
-this machine.
+FOLDER/run begins on two hosts, which are raylets on this machine, and makes two
+updates. "visit": a third joins, and is cut off when it has sampled for three updates.
+"swap": the learner is killed, and while another begins the only sampler's host is cut
+off; only when the run says that it waits for one another joins. Three more updates, and
+Ctrl-C.
 """
 
 import argparse
@@ -36,7 +38,25 @@ def wait_updates(run, num):
     wait(run, lambda: run.updates() >= before + num)
 
 
-def main(folder):
+def visit(run, cluster, first):
+    del first
+    node = cluster.add_node(**NODE)
+    wait(run, lambda: has(run, "joined"))
+    wait_updates(run, 3)
+    cluster.remove_node(node, allow_graceful=False)
+    wait(run, lambda: has(run, "lost"))
+
+
+def swap(run, cluster, first):
+    (pid,) = run.pids("learner")
+    os.kill(pid, signal.SIGKILL)
+    cluster.remove_node(first, allow_graceful=False)
+    log = run.dir.parent / "log"
+    wait(run, lambda: "the run waits for a host" in log.read_text())
+    cluster.add_node(**NODE)
+
+
+def main(folder, scenario):
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     # Keeps every port on the loopback; read at the import.
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
@@ -45,18 +65,14 @@ def main(folder):
     cluster = Cluster(
         initialize_head=True, head_node_args={**NODE, "include_dashboard": False}
     )
-    cluster.add_node(**NODE)
+    first = cluster.add_node(**NODE)
     args = argparse.Namespace(
         cluster=cluster.address, gin="configs/bench/chaos.gin", set=[]
     )
     run = Run(args, folder)
     try:
         wait_updates(run, 2)
-        node = cluster.add_node(**NODE)
-        wait(run, lambda: has(run, "joined"))
-        wait_updates(run, 3)
-        cluster.remove_node(node, allow_graceful=False)
-        wait(run, lambda: has(run, "lost"))
+        scenario(run, cluster, first)
         wait_updates(run, 3)
         run.process.send_signal(signal.SIGINT)
         return run.process.wait(STEP_S)
@@ -66,4 +82,5 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    sys.exit(main(pathlib.Path(sys.argv[1])))
+    scenarios = {"visit": visit, "swap": swap}
+    sys.exit(main(pathlib.Path(sys.argv[1]), scenarios[sys.argv[2]]))

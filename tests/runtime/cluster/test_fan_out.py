@@ -20,45 +20,22 @@ from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import desk, offers
 from jigsaw_jax.runtime.cluster.desk import Desk
-from jigsaw_jax.runtime.cluster.fleet import Fleet
 from jigsaw_jax.runtime.cluster.hand import (
     DRAIN_S,
-    GATHER_S,
-    Hand,
-    Unsent,
-    can_begin,
 )
-from jigsaw_jax.runtime.cluster.head import Head, Place
 from jigsaw_jax.runtime.cluster.learner_duty import LearnerDuty
 from jigsaw_jax.runtime.cluster.newest import Newest
-from jigsaw_jax.runtime.cluster.offers import Weights
 from jigsaw_jax.runtime.cluster.outbox import Outbox
 from jigsaw_jax.runtime.cluster.rig import Fetched, Rig
-from jigsaw_jax.runtime.cluster.roster import TRIES_MAX, Roster
 from jigsaw_jax.runtime.cluster.sampler_duty import SamplerDuty
 from jigsaw_jax.runtime.cluster.source import ANSWER_BEATS, GoneError, Source
-from jigsaw_jax.runtime.payloads import Payloads
-from jigsaw_jax.runtime.progress import Progress
-from jigsaw_jax.runtime.record import Record
-from jigsaw_jax.runtime.seat import Seat
 from jigsaw_jax.runtime.slice.peers import Peers
 from jigsaw_jax.runtime.weights import CarrierError, Offer, Receiver, Sender
 from jigsaw_jax.settings import Cluster
-from tests.runtime.cluster.test_books import Sent, batch, hearing
 from tests.runtime.test_local import make_train
 
 ROOT = pathlib.Path(__file__).parents[3]
 LEARNER = "learner/1 a"
-
-
-def weights(version, learner=LEARNER, run="r"):
-    return Weights(
-        version=version,
-        run=run,
-        start_s=0.0,
-        learner=learner,
-        depot=("127.0.0.1", 1),
-    )
 
 
 # At the learner.
@@ -84,241 +61,6 @@ def test_a_version_that_is_not_the_last_any_more_is_not_sent_again_under_its_num
     duty._version = 6
     duty._again(5)
     assert sender.mock_calls == []
-
-
-# The controller.
-
-
-def roster_of(num):
-    """A roster, its learner and samplers that have joined, and what they are sent."""
-    hands = {}
-    unsent = Unsent()
-    for name in ["learner", *(f"sampler-{i}" for i in range(num))]:
-        role = "train" if name == "learner" else "sample"
-        sent = Sent()
-        hand = hands[name] = Hand(name, role, 1, Place(), sent, unsent=unsent)
-        hand.is_joined = role == "sample"
-        hand.attach(sent)
-    hands["learner"].called = LEARNER
-    seat = Seat(
-        train=make_train(),
-        record=mock.Mock(spec=Record, journal=mock.Mock()),
-        clock=Clock(),
-        progress=mock.Mock(spec=Progress),
-        payloads=Payloads(1),
-        post=lambda _: None,
-        published=mock.Mock(),
-    )
-    fleet = mock.Mock(spec=Fleet, hands=hands)
-    return Roster(seat, fleet, mock.Mock(spec=Head)), hands
-
-
-def commands(hand):
-    hand.flush()
-    told = [command[:2] for _, told in hand.handle.batches for command in told]
-    hand.handle.batches.clear()
-    return told
-
-
-def test_a_version_costs_the_controller_no_call_of_ray_s():
-    roster, hands = roster_of(64)
-    ears, *_ = hearing(Payloads(1))
-    ears._roster = roster
-    named = mock.Mock(side_effect=AssertionError("nothing is named"))
-    message = ["weights", 7, "r", 0.5, ["127.0.0.1", 1]]
-    told = batch(message)._replace(named=named)
-    ears.hear(hands["learner"], told)
-    for name, hand in hands.items():
-        load = [["load", [["127.0.0.1", 1], LEARNER, 7, "r"]]]
-        assert commands(hand) == ([] if name == "learner" else load)
-        assert hand.handle.by_ray == []
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        ["weights", "7", "r", 0.5, ["127.0.0.1", 1]],
-        ["weights", 7, 1, 0.5, ["127.0.0.1", 1]],
-        ["weights", 7, "r", None, ["127.0.0.1", 1]],
-        ["weights", 7, "r", 0.5, ["127.0.0.1"]],
-        ["weights", 7, "r"],
-        ["loaded", True, 0.5],
-        ["loaded", 7, "0.5"],
-        ["loaded", 7],
-        ["unloaded", None, "why"],
-        ["unloaded", 7, b"why"],
-        ["unloaded", 7, "why", "more"],
-    ],
-)
-def test_word_of_weights_of_another_form_is_refused(message):
-    roster, hands = roster_of(1)
-    ears, *_ = hearing(Payloads(1))
-    ears._roster = roster
-    with pytest.raises(wire.WireError):
-        ears.hear(hands["learner"], batch(message))
-    assert commands(hands["sampler-0"]) == []
-
-
-def test_whoever_joins_late_is_sent_the_newest_version_and_joins_with_it_alone():
-    roster, hands = roster_of(1)
-    roster.take_weights(weights(1))
-    late = Hand("sampler-1", "sample", 1, Place(), Sent())
-    late.attach(late.handle)
-
-    def hire(*_):
-        hands["sampler-1"] = late
-        return late
-
-    with mock.patch.object(roster._fleet, "hire", hire):
-        roster._hire("sampler-1", "sample", Place())
-    assert [name for name, _ in commands(late)] == ["sample", "load"]
-    # Superseded before it has asked, so that it says nothing of the first.
-    roster.take_weights(weights(2))
-    assert commands(late)[0][1][2] == 2
-    with roster.lock:
-        roster.take_loaded(late, 1, 0.0)
-        assert not late.is_joined
-        roster.take_loaded(late, 2, 0.0)
-        assert late.is_joined
-
-
-def test_a_life_begins_also_for_a_sampler_that_came_to_a_host_more():
-    roster, hands = roster_of(3)
-    del hands["learner"]
-    roster._head = mock.Mock(places=lambda: [Place()] * 3)
-    roster._fleet.epoch = 2
-    learner = Hand("learner", "train", 2, Place(), Sent())
-    learner.attach(learner.handle)
-
-    def hire(name, *_):
-        assert name == "learner"
-        hands[name] = learner
-        return learner
-
-    with mock.patch.object(roster._fleet, "hire", hire):
-        roster.open(run_dir="run", step=95, version=94)
-    for number in range(3):
-        hand = hands[f"sampler-{number}"]
-        assert commands(hand) == [["begin", [2]]]
-        assert not hand.is_joined
-    assert commands(learner) == [["learn", ["run", 95, 94]]]
-
-
-def test_a_later_life_waits_for_whoever_may_still_join_and_not_for_who_is_cut_off():
-    _, hands = roster_of(3)
-    first, second, third = (hands[f"sampler-{i}"] for i in range(3))
-
-    def begins(*, epoch, now_s=100.0):
-        return can_begin(hands.values(), epoch=epoch, now_s=now_s)
-
-    assert begins(epoch=1)
-    assert begins(epoch=2)
-    for hand in (second, third):
-        hand.is_joined, hand.pid, hand.hired_s = False, 7, 100.0
-    assert not begins(epoch=1, now_s=1e6)
-    assert not begins(epoch=2, now_s=100.0 + GATHER_S - 0.1)
-    assert begins(epoch=2, now_s=100.0 + GATHER_S)
-    # One that has not said a word is still being built.
-    second.pid = third.pid = 0
-    assert begins(epoch=2)
-    assert not begins(epoch=1)
-    # Nobody else samples: not even the learner, nor one that sums gradients.
-    first.role = "help"
-    assert not begins(epoch=2, now_s=1e6)
-
-
-def test_a_warm_sampler_that_is_silent_while_a_life_begins_is_lost_as_soon_as_ever():
-    roster, hands = roster_of(2)
-    hand, cold = hands["sampler-0"], hands["sampler-1"]
-    cold.is_joined, cold.version, cold.pid = False, -1, 7
-    fleet = mock.Mock(spec=Fleet, _train=make_train())
-    roster._fleet.epoch = 2
-    in_time_s = Fleet._silent_s(fleet, hand)
-    for one in (hand, cold):
-        roster._begin(one)
-        assert not one.is_up
-    # A life that ends while it begins changes nothing.
-    roster._begin(hand)
-    assert Fleet._silent_s(fleet, hand) == in_time_s
-    assert Fleet._silent_s(fleet, cold) > in_time_s
-
-
-def test_a_life_begins_with_a_sampler_at_each_place_that_has_none():
-    a, b, c, gone = (Place(nodes=(node,)) for node in ("a", "b", "c", "gone"))
-
-    def hired(places, there):
-        roster, hands = roster_of(3)
-        hands.clear()
-        for name, place in there.items():
-            sent = Sent()
-            hands[name] = Hand(name, "sample", 1, place, sent)
-            hands[name].attach(sent)
-        roster._head = mock.Mock(places=lambda: [a, *places])
-        roster._fleet.epoch = 2
-        found = []
-
-        def hire(name, role, place, index):
-            found.append((name, place, index))
-            hand = hands[name] = Hand(name, role, 2, place, Sent())
-            hand.attach(hand.handle)
-            return hand
-
-        with mock.patch.object(roster._fleet, "hire", hire):
-            roster.open(run_dir="run", step=None, version=0)
-        assert found.pop() == ("learner", a, 0)
-        return found
-
-    both = [("sampler-0", b, 1), ("sampler-1", c, 2)]
-    assert hired([b, c], {}) == both
-    # Which came to the first one's place under another name.
-    assert hired([b, c], {"sampler-2": b}) == [("sampler-0", c, 1)]
-    assert hired([b, c], {"sampler-1": b, "sampler-2": c}) == []
-    # Two to a host.
-    assert hired([b, b], {"sampler-1": b}) == [("sampler-0", b, 1)]
-    # One too many for now, whose loss is told soon.
-    assert hired([b], {"sampler-0": gone}) == []
-
-
-def test_a_learner_s_place_is_not_free_while_its_next_life_has_not_begun():
-    roster, hands = roster_of(1)
-    roster.is_open = True
-    head = roster._head = mock.Mock(spec=Head)
-    head.free_places.return_value = []
-    roster.look_around()
-    assert head.free_places.call_count == 1
-    del hands["learner"]
-    roster.look_around()
-    assert head.free_places.call_count == 1
-
-
-def test_a_version_that_many_miss_is_sent_again_once_and_then_once_more():
-    num = 3 * TRIES_MAX
-    roster, hands = roster_of(num)
-    samplers = [hand for name, hand in hands.items() if name != "learner"]
-    fail = roster.fail = mock.Mock()
-    roster.take_weights(weights(1))
-    for hand in samplers:
-        roster.take_unloaded(hand, 1, "why")
-    assert commands(hands["learner"]) == [["again", [1]]]
-    roster.take_weights(weights(1))
-    roster.take_unloaded(samplers[0], 1, "why")
-    assert commands(hands["learner"]) == [["again", [1]]]
-    fail.assert_not_called()
-    for _ in range(TRIES_MAX - 1):
-        roster.take_weights(weights(1))
-        roster.take_unloaded(samplers[0], 1, "why")
-    fail.assert_called_once()
-
-
-def test_word_of_a_version_that_is_superseded_or_whose_learner_is_lost_is_let_go():
-    roster, hands = roster_of(1)
-    roster.take_weights(weights(1))
-    roster.take_weights(weights(2))
-    roster.take_unloaded(hands["sampler-0"], 1, "why")
-    assert commands(hands["learner"]) == []
-    learner = hands.pop("learner")
-    roster.take_unloaded(hands["sampler-0"], 2, "why")
-    assert commands(learner) == []
 
 
 # A sampler.

@@ -1,0 +1,167 @@
+"""Which places a run has as hosts come and go, without Ray."""
+
+import dataclasses
+from unittest import mock
+
+import pytest
+
+from jigsaw_jax.runtime.clock import Clock
+from jigsaw_jax.runtime.cluster.head import ClusterError, Head, Place
+from jigsaw_jax.runtime.cluster.sites import JOINING_S, LEAVING_S, Sites
+from jigsaw_jax.runtime.crew import ClusterLostError
+from jigsaw_jax.settings import Cluster, Mesh
+from tests.runtime.test_local import make_train
+
+
+class Hosts:
+    """A cluster whose slices come and go, and the places of a run there."""
+
+    def __init__(self, *slices, num_local=0, mesh=None, **cluster):
+        self.slices = [tuple(nodes.split("+")) for nodes in slices]
+        self.now_s = 0.0
+        head = mock.Mock(spec=Head, num_local=num_local, slices=lambda: self.slices)
+        clock = mock.Mock(spec=Clock, now_s=lambda: self.now_s)
+        train = dataclasses.replace(
+            make_train(), cluster=Cluster(**cluster), mesh=mesh or Mesh()
+        )
+        self.sites = Sites(head, train, clock)
+        self.num = self.sites.open()
+
+    def now(self, *slices):
+        self.slices = [tuple(nodes.split("+")) for nodes in slices]
+
+    def vacant(self, *taken, wish=None):
+        found = self.sites.vacant(map(place, taken), wish=wish and place(wish))
+        return ["+".join(map(str, one.nodes)) for one in found]
+
+
+def place(nodes):
+    return Place(nodes=tuple(nodes.split("+")))
+
+
+def test_processes_here_are_replaced_one_for_one():
+    here = Hosts(num_local=4, mesh=Mesh(fsdp=2), learner_hosts=2)
+    assert here.num == 3
+    assert here.sites.learner() == Place(nodes=(None, None))
+    one = Place(nodes=(None,))
+    assert here.sites.vacant([]) == [one] * 3
+    assert here.sites.vacant([one] * 2, wish=one) == [one]
+    assert here.sites.vacant([one] * 3) == []
+    here.sites.leave(one)
+    assert here.sites.vacant([one] * 2) == [one]
+
+
+def test_every_other_slice_has_a_sampler_and_one_that_joins_gets_one():
+    there = Hosts("l", "a", "b")
+    assert there.num == 2
+    assert there.sites.learner() == place("l")
+    assert there.vacant() == ["a", "b"]
+    assert there.vacant("a") == ["b"]
+    there.now("l", "a", "b", "c")
+    assert there.vacant("a", "b") == ["c"]
+    # What has no room is not wished for with success; what has comes first.
+    assert there.vacant("a", wish="c") == ["c", "b"]
+    assert there.vacant("a", wish="gone") == ["b", "c"]
+
+
+def test_the_learner_s_slice_has_samplers_only_if_it_had_at_first():
+    alone = Hosts("l")
+    assert alone.num == 1
+    assert alone.vacant() == ["l"]
+    assert alone.vacant("l") == []
+    alone.now("l", "a")
+    assert alone.vacant("l") == ["a"]
+    # All others went: a sampler beside the learner would take its chips.
+    for samplers in (0, 2):
+        apart = Hosts("l", "a", "b", samplers=samplers)
+        apart.now("l", "a")
+        assert apart.vacant("a") == []
+        apart.now("l")
+        assert apart.vacant() == []
+        apart.now("l", "a", "c")
+        assert apart.vacant("a") == ["c"]
+
+
+def test_more_samplers_than_slices_go_by_turns_and_come_back_as_many():
+    there = Hosts("l", "a", "b", samplers=6)
+    assert there.num == 6
+    assert there.vacant() == ["a", "b", "l", "a", "b", "l"]
+    left = ["l", "l", "a", "a"]
+    there.now("l", "a")
+    assert there.vacant(*left) == []
+    there.now("l", "a", "b2")
+    assert there.vacant(*left) == ["b2", "b2"]
+    assert there.vacant(*left, "b2") == ["b2"]
+    # One that is lost there goes back there, though another has fewer.
+    assert there.vacant("a", "b2", "b2", wish="a") == ["a", "l", "l"]
+
+
+def test_fewer_samplers_than_slices_leave_some_in_reserve():
+    there = Hosts("l", "a", "b", "c", samplers=2)
+    assert there.vacant() == ["a", "b"]
+    assert there.vacant("a", "b") == []
+    assert there.vacant("a", wish="b") == ["b"]
+    there.now("l", "a", "c")
+    assert there.vacant("a", wish="b") == ["c"]
+    # Its loss is not told yet.
+    assert there.vacant("a", "b") == []
+
+
+def test_nobody_is_hired_beside_a_dead_host_whose_slice_has_another_form_now():
+    there = Hosts("l", "a+b", mesh=Mesh(sampler_tensor=2))
+    there.now("l", "a+b2")
+    assert there.vacant("a+b") == []
+    assert there.vacant() == ["a+b2"]
+
+
+def test_a_host_that_is_about_to_go_is_left_alone_for_a_while():
+    there = Hosts("l", "a", "b")
+    there.sites.leave(place("a"))
+    assert there.vacant("b", wish="a") == []
+    there.now_s = LEAVING_S - 1
+    assert there.vacant("b") == []
+    # It has not gone.
+    there.now_s = LEAVING_S
+    assert there.vacant("b") == ["a"]
+
+
+def test_a_slice_of_another_size_that_joins_is_told_once_and_not_used():
+    there = Hosts("l", "a+b", mesh=Mesh(sampler_tensor=2))
+    there.now("l", "a+b", "c", "d+e")
+    assert there.vacant("a+b") == ["d+e"]
+    # It may not be all there, as the other was not.
+    assert there.sites.take_unfit() == []
+    there.now_s = JOINING_S - 1
+    there.now("l", "a+b", "c", "d+e", "f")
+    assert there.vacant("a+b", "d+e") == []
+    there.now_s = JOINING_S
+    there.now("l", "a+b", "c", "d+e", "f+g")
+    assert there.vacant("a+b", "d+e") == ["f+g"]
+    (reason,) = there.sites.take_unfit()
+    assert "a slice of 1 hosts" in reason
+    assert "had 2" in reason
+    assert there.vacant("a+b", "d+e", "f+g") == []
+    assert there.sites.take_unfit() == []
+
+
+def test_a_learner_whose_slice_is_not_whole_ends_the_run_for_now():
+    there = Hosts("l+m", "a", mesh=Mesh(fsdp=2))
+    assert there.sites.learner() == place("l+m")
+    there.now("l+n", "a")
+    assert there.sites.learner() == place("l+n")
+    there.now("l", "a")
+    with pytest.raises(ClusterLostError, match="has 1 of its 2 hosts; once all"):
+        there.sites.learner()
+
+
+@pytest.mark.parametrize(
+    ("slices", "settings", "rule"),
+    [
+        (("l", "a+b"), {"mesh": Mesh()}, "multiple of 2 sampler devices"),
+        (("l+m", "a"), {"learner_hosts": 1}, "learner_hosts must be what the slices"),
+        (("l", "a"), {"sampler_hosts": 2, "mesh": Mesh(sampler_tensor=2)}, "got 2"),
+    ],
+)
+def test_slices_that_do_not_fit_are_refused_at_first(slices, settings, rule):
+    with pytest.raises(ClusterError, match=rule):
+        Hosts(*slices, **settings)

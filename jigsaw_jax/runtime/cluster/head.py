@@ -14,7 +14,7 @@ from typing import Any
 
 from jigsaw_jax.runtime import signals
 from jigsaw_jax.runtime.cluster import surroundings
-from jigsaw_jax.runtime.cluster.slices import slices
+from jigsaw_jax.runtime.cluster.slices import Slice, slices
 from jigsaw_jax.runtime.crew import ClusterLostError
 from jigsaw_jax.settings import Train
 
@@ -158,8 +158,8 @@ class Head:
 
         return ray.util.get_node_ip_address()
 
-    def slices(self) -> list[tuple[str, ...]]:
-        """Ray's ids of the hosts of each slice that is there; asks Ray.
+    def slices(self) -> list[Slice]:
+        """Those that are there; asks Ray.
 
         Returns:
           The slices, this host's first; of a cluster that was joined.
@@ -171,7 +171,7 @@ class Head:
 
         own = ray.get_runtime_context().get_node_id()
         found = slices(ray.nodes(), own)
-        if not found or own not in found[0]:
+        if not found or own not in found[0].nodes:
             raise ClusterLostError(
                 "this host is no part of the Ray cluster any more; once it has joined "
                 "again, the same command goes on from the last checkpoint"

@@ -19,6 +19,7 @@ from jigsaw_jax.runtime.cluster.surroundings import of_workers
 from jigsaw_jax.runtime.control import Control
 from jigsaw_jax.runtime.crew import CrewLostError
 from jigsaw_jax.runtime.inputs import open_inputs
+from jigsaw_jax.runtime.progress import Progress
 from jigsaw_jax.runtime.seat import Seat
 from jigsaw_jax.settings import Train
 from jigsaw_jax.store.run_dir import RunDir
@@ -105,7 +106,7 @@ class ClusterRuntime:
         cluster = carriers.resolve(
             self._train.cluster,
             run_dir=self._run_dir,
-            samplers=self._sites.open(),
+            samplers=self._sites.open(Progress(self._train.updates, self._clock).say),
             is_local=self._head.num_local > 0,
         )
         return dataclasses.replace(self._train, cluster=cluster)

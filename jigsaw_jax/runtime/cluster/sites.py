@@ -1,24 +1,26 @@
 """Where workers may run, as hosts come and go.
 
-The learner has this host's slice, with as many hosts as at first. Samplers have every
-other slice of a size that one had at first, by turns; and the learner's, where at first
-there was no other, or there were too few.
+The learner has this host's slice, with as many hosts as at first. Every other slice
+that fits has a sampler. Where this host doesn't say that it is for the learner alone,
+samplers are beside it too if at first there was no other slice, or there were too few.
 """
 
 import math
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable, Sequence
 
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster.head import ClusterError, Head, Place
-from jigsaw_jax.runtime.cluster.slices import SliceError, check_slice
+from jigsaw_jax.runtime.cluster.slices import Slice, SliceError, check_slice
 from jigsaw_jax.runtime.crew import ClusterLostError
 from jigsaw_jax.settings import Train
 
 # How long nothing is hired on a host that said it was about to go: notices of a
 # preemption come half a minute ahead, and Ray takes up to a minute to see that it went.
 LEAVING_S = 120.0
-# In which the hosts of a slice come that names itself by Ray's labels alone.
+# In which the hosts of a slice come, and those that have come back are seen to be gone.
 JOINING_S = 120.0
+LOOK_S = 0.5
 
 
 class Sites:
@@ -28,51 +30,71 @@ class Sites:
       head: of the cluster.
       train: the run.
       clock: of the controller.
+      wait: passes some seconds.
     """
 
-    def __init__(self, head: Head, train: Train, clock: Clock) -> None:
+    def __init__(
+        self,
+        head: Head,
+        train: Train,
+        clock: Clock,
+        wait: Callable[[float], object] | None = None,
+    ) -> None:
         self._head = head
         self._train = train
         self._clock = clock
+        self._wait = wait or threading.Event().wait
         self._learner_hosts = 1
+        # Of slices that don't say how many hosts they have.
         self._sizes: set[int] = set()
         # Samplers that a slice takes: the learner's, and any other.
         self._beside_max, self._each_max = 0, 1
         self._left_s: dict[str, float] = {}
-        # Slices of another size: since when they are there, and which were told.
+        # Slices without a sampler: since when they are there, and which were told.
         self._unfit_s: dict[tuple[str, ...], float] = {}
         self._told: set[tuple[str, ...]] = set()
 
-    def open(self) -> int:
-        """Settle by what is there how workers are spread.
+    def open(self, say: Callable[[str], None]) -> int:
+        """Settle by what is there how workers are spread; wait for what is missing.
+
+        Args:
+          say: tells what is waited for.
 
         Returns:
           Samplers that there is a place for.
 
         Raises:
           ClusterError: a slice has other hosts than its mesh or setting asks for.
-          ClusterLostError: this host is no part of the cluster.
+          ClusterLostError: a host of the learner's slice does not come.
         """
         cluster, num_local = self._train.cluster, self._head.num_local
         if num_local:
             return num_local - 1
-        own, *others = found = self._head.slices()
-        num = cluster.samplers or max(len(others), 1)
-        chosen = [found[i % len(found)] for i in range(1, num + 1)]
-        try:
-            check_slice("learner", len(own), cluster, self._train.mesh)
-            for nodes in chosen:
-                check_slice("sampler", len(nodes), cluster, self._train.mesh)
-        except SliceError as error:
-            raise ClusterError(str(error)) from None
-        self._learner_hosts = len(own)
-        self._sizes = {len(nodes) for nodes in chosen}
-        self._beside_max = chosen.count(own)
-        self._each_max = max((chosen.count(nodes) for nodes in others), default=1)
+        own = self._await_own(lambda own: own.is_whole)
+        found = self._head.slices()[1:]
+        if own.is_learners and not found:
+            say("this host is the learner's; waiting for a slice that samples")
+            while not found:
+                self._wait(LOOK_S)
+                found = self._head.slices()[1:]
+        self._check("learner", own)
+        fit = [one for one in found if not self._problem(one, {len(one.nodes)})]
+        if found and not fit:
+            self._check("sampler", found[0])
+        self._learner_hosts = len(own.nodes)
+        self._sizes = {len(one.nodes) for one in fit}
+        num = cluster.samplers or max(len(fit), 1)
+        if not own.is_learners:
+            turns = [*fit, own]
+            chosen = [turns[i % len(turns)] for i in range(num)]
+            self._beside_max = chosen.count(own)
+            self._each_max = max(math.ceil(num / len(turns)), 1)
+        if self._beside_max:
+            self._check("sampler", own)
         return num
 
     def learner(self) -> Place:
-        """Where the learner, or its next life, runs.
+        """Where the learner, or its next life, runs; waits for its hosts.
 
         Returns:
           Its place.
@@ -82,14 +104,8 @@ class Sites:
         """
         if self._head.num_local:
             return Place(nodes=(None,) * max(self._train.cluster.learner_hosts, 1))
-        own = self._head.slices()[0]
-        if len(own) != self._learner_hosts:
-            raise ClusterLostError(
-                f"the learner's slice has {len(own)} of its {self._learner_hosts} "
-                "hosts; once all have joined again, the same command goes on from the "
-                "last checkpoint"
-            )
-        return Place(nodes=own)
+        own = self._await_own(lambda own: len(own.nodes) == self._learner_hosts)
+        return Place(nodes=own.nodes)
 
     def vacant(
         self, taken: Iterable[Place], *, wish: Place | None = None
@@ -113,42 +129,77 @@ class Sites:
             return [place] * max(num_local - 1 - len(taken), 0)
         own, *others = self._head.slices()
         rooms: list[tuple[int, Place]] = []
-        for nodes in self._fit([*others, *[own] * bool(self._beside_max)]):
-            num_max = self._beside_max if nodes == own else self._each_max
+        for nodes in [*self._fit(others), own.nodes]:
+            num_max = self._beside_max if nodes == own.nodes else self._each_max
             num = sum(not set(nodes).isdisjoint(place.nodes) for place in taken)
-            rooms += [(turn, Place(nodes=nodes)) for turn in range(num, num_max)]
+            if not self._is_leaving(nodes):
+                rooms += [(turn, Place(nodes=nodes)) for turn in range(num, num_max)]
         rooms.sort(key=lambda room: (room[1] != wish, room[0]))
         num_wanted = cluster.samplers - len(taken) if cluster.samplers else math.inf
         return [place for i, (_, place) in enumerate(rooms) if i < num_wanted]
 
-    def leave(self, place: Place) -> None:
-        """Hire nobody on these hosts for a while, since they are about to go."""
+    def leave(self, place: Place) -> bool:
+        """Hire nobody on these hosts for a while, since they are about to go.
+
+        Args:
+          place: a slice of which a host said so.
+
+        Returns:
+          Whether one said so before, and did not go.
+        """
+        nodes = [node for node in place.nodes if node is not None]
+        was_said = any(node in self._left_s for node in nodes)
         now_s = self._clock.now_s()
-        self._left_s.update({node: now_s for node in place.nodes if node is not None})
+        self._left_s = {**self._left_s, **dict.fromkeys(nodes, now_s)}
+        return was_said
 
     def take_unfit(self) -> list[str]:
-        """Why slices that have joined take no sampler, each once."""
-        sizes = " or ".join(map(str, sorted(self._sizes)))
+        """Why slices that are there take no sampler, each once."""
         since_s = self._clock.now_s() - JOINING_S
         late = {nodes for nodes, at_s in self._unfit_s.items() if at_s <= since_s}
         told = sorted(late - self._told)
         self._told |= late
         return [
-            f"a slice of {len(nodes)} hosts has joined and takes no sampler, as at the "
-            f"start they had {sizes}; started again, the run would use it"
+            f"a slice of {len(nodes)} hosts takes no sampler: "
+            f"{self._problem(Slice(nodes=nodes), self._sizes)}"
             for nodes in told
         ]
 
-    def _fit(self, found: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
-        """Those that samplers work on, as far as they don't go at this moment."""
+    def _await_own(self, is_so: Callable[[Slice], bool]) -> Slice:
+        end_s = self._clock.now_s() + JOINING_S
+        while not is_so(own := self._head.slices()[0]):
+            if self._clock.now_s() >= end_s:
+                raise ClusterLostError(
+                    f"the learner's slice must have {own.num_hosts or 'all'} hosts, "
+                    f"got {len(own.nodes)}; once all of them have joined, the same "
+                    "command goes on from the last checkpoint"
+                )
+            self._wait(LOOK_S)
+        return own
+
+    def _check(self, side: str, one: Slice) -> None:
+        try:
+            check_slice(side, len(one.nodes), self._train.cluster, self._train.mesh)
+        except SliceError as error:
+            raise ClusterError(str(error)) from None
+
+    def _problem(self, one: Slice, sizes: set[int]) -> str:
+        """Why a slice can't have a sampler; nothing where it can."""
+        try:
+            self._check("sampler", one)
+        except ClusterError as error:
+            return str(error)
+        if one.num_hosts or len(one.nodes) in sizes:
+            return ""
+        told = " or ".join(map(str, sorted(sizes)))
+        return f"it does not say how many hosts it has, and the first ones had {told}"
+
+    def _fit(self, found: Sequence[Slice]) -> list[tuple[str, ...]]:
         now_s = self._clock.now_s()
-        found = list(found)
-        self._unfit_s = {
-            nodes: self._unfit_s.get(nodes, now_s)
-            for nodes in found
-            if len(nodes) not in self._sizes
-        }
-        gone_s = now_s - LEAVING_S
-        leaving = {node for node, at_s in self._left_s.items() if at_s > gone_s}
-        fit = [nodes for nodes in found if nodes not in self._unfit_s]
-        return [nodes for nodes in fit if leaving.isdisjoint(nodes)]
+        unfit = {one.nodes for one in found if self._problem(one, self._sizes)}
+        self._unfit_s = {nodes: self._unfit_s.get(nodes, now_s) for nodes in unfit}
+        return [one.nodes for one in found if one.nodes not in unfit]
+
+    def _is_leaving(self, nodes: tuple[str, ...]) -> bool:
+        gone_s = self._clock.now_s() - LEAVING_S
+        return any(self._left_s.get(node, -math.inf) > gone_s for node in nodes)

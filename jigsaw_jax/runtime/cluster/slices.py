@@ -3,9 +3,11 @@
 A host names its slice by a resource, "jigsaw_slice:NAME", whose amount is the number
 of its hosts, and its place there by the amount of "jigsaw_host", from 1. Without them
 the labels count that a newer Ray gives to TPU hosts, which don't say how many there
-are. A host that names no slice is one of its own.
+are. A host that names no slice is one of its own. One with "jigsaw_learner" is for a
+learner.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +15,7 @@ from jigsaw_jax.settings import Cluster, Mesh
 
 RESOURCE = "jigsaw_slice:"
 NUMBER = "jigsaw_host"
+LEARNER = "jigsaw_learner"
 LABEL = "ray.io/tpu-slice-name"
 LABEL_NUMBER = "ray.io/tpu-worker-id"
 
@@ -21,27 +24,49 @@ class SliceError(ValueError):
     """A slice does not fit the run; the message is one line."""
 
 
-def slices(nodes: Sequence[Mapping[str, Any]], own: str) -> list[tuple[str, ...]]:
-    """The slices whose hosts are all there, and always this host's.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Slice:
+    """Hosts that work together.
+
+    nodes: Ray's id of each, in the order in which TPUs count them.
+    num_hosts: that it says it has; 0 where it doesn't.
+    is_learners: whether it says that it is for a learner.
+    """
+
+    nodes: tuple[str, ...]
+    num_hosts: int = 0
+    is_learners: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each host is there, once: one that came back may still be twice."""
+        return self.num_hosts in (0, len(self.nodes))
+
+
+def slices(nodes: Sequence[Mapping[str, Any]], own: str) -> list[Slice]:
+    """The slices that are whole, and always this host's.
 
     Args:
       nodes: as `ray.nodes` has them.
       own: id of this host's.
 
     Returns:
-      Ids of the hosts of each, in the order in which TPUs count them; this host's
-      slice first.
+      The slices, this host's first.
     """
     found: dict[str, list[Mapping[str, Any]]] = {}
     for node in nodes:
         if node["Alive"]:
             found.setdefault(_slice_of(node)[0], []).append(node)
-    whole = []
-    for members in found.values():
-        ids = tuple(node["NodeID"] for node in sorted(members, key=_number))
-        if len(ids) >= max(_slice_of(node)[1] for node in members) or own in ids:
-            whole.append(ids)
-    return sorted(whole, key=lambda ids: (own not in ids, ids))
+    there = [
+        Slice(
+            nodes=tuple(node["NodeID"] for node in sorted(members, key=_number)),
+            num_hosts=max(_slice_of(node)[1] for node in members),
+            is_learners=any(LEARNER in node.get("Resources", {}) for node in members),
+        )
+        for members in found.values()
+    ]
+    there = [one for one in there if one.is_whole or own in one.nodes]
+    return sorted(there, key=lambda one: (own not in one.nodes, one.nodes))
 
 
 def check_slice(side: str, num_hosts: int, cluster: Cluster, mesh: Mesh) -> None:
@@ -87,8 +112,9 @@ def _slice_of(node: Mapping[str, Any]) -> tuple[str, int]:
     for resource, amount in node.get("Resources", {}).items():
         if resource.startswith(RESOURCE):
             return resource.removeprefix(RESOURCE), int(amount)
+    name = node.get("Labels", {}).get(LABEL)
     # The id of a node is no name of a slice.
-    return node.get("Labels", {}).get(LABEL) or node["NodeID"], 1
+    return (name, 0) if name else (node["NodeID"], 1)
 
 
 def _number(node: Mapping[str, Any]) -> tuple[int, str]:

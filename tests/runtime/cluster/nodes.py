@@ -2,11 +2,11 @@
 
 python -m tests.runtime.cluster.nodes FOLDER {visit,swap}
 
-FOLDER/run begins on two hosts, which are raylets on this machine, and makes two
-updates. "visit": a third joins, and is cut off when it has sampled for three updates.
-"swap": the learner is killed, and while another begins the only sampler's host is cut
-off; only when the run says that it waits for one another joins. Three more updates, and
-Ctrl-C.
+FOLDER/run begins on a host that is the learner's, and waits; when another has joined it
+makes two updates. The hosts are raylets on this machine. "visit": a third joins, and is
+cut off when it has sampled for three updates. "swap": the learner is killed, and while
+another begins the only sampler's host is cut off; only when the run says that it waits
+for one another joins. Three more updates, and Ctrl-C.
 """
 
 import argparse
@@ -38,6 +38,11 @@ def wait_updates(run, num):
     wait(run, lambda: run.updates() >= before + num)
 
 
+def wait_said(run, text):
+    log = run.dir.parent / "log"
+    wait(run, lambda: text in log.read_text())
+
+
 def visit(run, cluster, first):
     del first
     node = cluster.add_node(**NODE)
@@ -51,8 +56,7 @@ def swap(run, cluster, first):
     (pid,) = run.pids("learner")
     os.kill(pid, signal.SIGKILL)
     cluster.remove_node(first, allow_graceful=False)
-    log = run.dir.parent / "log"
-    wait(run, lambda: "the run waits for a host" in log.read_text())
+    wait_said(run, "the run waits for a host")
     cluster.add_node(**NODE)
 
 
@@ -62,15 +66,15 @@ def main(folder, scenario):
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(
-        initialize_head=True, head_node_args={**NODE, "include_dashboard": False}
-    )
-    first = cluster.add_node(**NODE)
+    learners = {"include_dashboard": False, "resources": {"jigsaw_learner": 1}}
+    cluster = Cluster(initialize_head=True, head_node_args={**NODE, **learners})
     args = argparse.Namespace(
         cluster=cluster.address, gin="configs/bench/chaos.gin", set=[]
     )
     run = Run(args, folder)
     try:
+        wait_said(run, "waiting for a slice that samples")
+        first = cluster.add_node(**NODE)
         wait_updates(run, 2)
         scenario(run, cluster, first)
         wait_updates(run, 3)

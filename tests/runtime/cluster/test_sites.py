@@ -8,27 +8,51 @@ import pytest
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster.head import ClusterError, Head, Place
 from jigsaw_jax.runtime.cluster.sites import JOINING_S, LEAVING_S, Sites
+from jigsaw_jax.runtime.cluster.slices import Slice
 from jigsaw_jax.runtime.crew import ClusterLostError
 from jigsaw_jax.settings import Cluster, Mesh
 from tests.runtime.test_local import make_train
 
 
 class Hosts:
-    """A cluster whose slices come and go, and the places of a run there."""
+    """A cluster whose slices come and go, and the places of a run there.
 
-    def __init__(self, *slices, num_local=0, mesh=None, **cluster):
-        self.slices = [tuple(nodes.split("+")) for nodes in slices]
+    A slice is written "a+b"; "a+b/3" where it says that it has three hosts, "a+b/?"
+    where it doesn't say. `later` comes when somebody waits, one after another.
+    """
+
+    def __init__(
+        self, *slices, is_learners=False, num_local=0, mesh=None, later=(), **cluster
+    ):
+        self.is_learners = is_learners
+        self.later = list(later)
+        self.said = []
         self.now_s = 0.0
+        self.now(*slices)
         head = mock.Mock(spec=Head, num_local=num_local, slices=lambda: self.slices)
         clock = mock.Mock(spec=Clock, now_s=lambda: self.now_s)
         train = dataclasses.replace(
             make_train(), cluster=Cluster(**cluster), mesh=mesh or Mesh()
         )
-        self.sites = Sites(head, train, clock)
-        self.num = self.sites.open()
+        self.sites = Sites(head, train, clock, self.wait)
+        self.num = self.sites.open(self.said.append)
 
     def now(self, *slices):
-        self.slices = [tuple(nodes.split("+")) for nodes in slices]
+        self.slices = [self.slice_of(text) for text in slices]
+        own = dataclasses.replace(self.slices[0], is_learners=self.is_learners)
+        others = [one for one in self.slices[1:] if one.is_whole]
+        self.slices = [own, *others]
+
+    def slice_of(self, text):
+        names, _, num = text.partition("/")
+        nodes = tuple(names.split("+"))
+        num_hosts = 0 if num == "?" else int(num or len(nodes))
+        return Slice(nodes=nodes, num_hosts=num_hosts)
+
+    def wait(self, seconds):
+        self.now_s += seconds
+        if self.later:
+            self.now(*self.later.pop(0))
 
     def vacant(self, *taken, wish=None):
         found = self.sites.vacant(map(place, taken), wish=wish and place(wish))
@@ -40,7 +64,7 @@ def place(nodes):
 
 
 def test_processes_here_are_replaced_one_for_one():
-    here = Hosts(num_local=4, mesh=Mesh(fsdp=2), learner_hosts=2)
+    here = Hosts("l", num_local=4, mesh=Mesh(fsdp=2), learner_hosts=2)
     assert here.num == 3
     assert here.sites.learner() == Place(nodes=(None, None))
     one = Place(nodes=(None,))
@@ -107,6 +131,23 @@ def test_fewer_samplers_than_slices_leave_some_in_reserve():
     assert there.vacant("a", "b") == []
 
 
+def test_a_learner_s_host_waits_for_samplers_and_never_has_one():
+    later = [["l"], ["l", "a"]]
+    there = Hosts("l", is_learners=True, samplers=2, later=later)
+    assert there.said == [
+        "this host is the learner's; waiting for a slice that samples"
+    ]
+    assert there.num == 2
+    # The second comes when it comes, as does any in place of one that went.
+    assert there.vacant() == ["a"]
+    assert there.vacant("a") == []
+    there.now("l", "a", "b")
+    assert there.vacant("a") == ["b"]
+    there.now("l")
+    assert there.vacant() == []
+    assert Hosts("l", "a", "b", is_learners=True).vacant() == ["a", "b"]
+
+
 def test_nobody_is_hired_beside_a_dead_host_whose_slice_has_another_form_now():
     there = Hosts("l", "a+b", mesh=Mesh(sampler_tensor=2))
     there.now("l", "a+b2")
@@ -125,33 +166,62 @@ def test_a_host_that_is_about_to_go_is_left_alone_for_a_while():
     assert there.vacant("b") == ["a"]
 
 
-def test_a_slice_of_another_size_that_joins_is_told_once_and_not_used():
-    there = Hosts("l", "a+b", mesh=Mesh(sampler_tensor=2))
-    there.now("l", "a+b", "c", "d+e")
+def test_who_says_again_and_again_that_it_is_about_to_go_is_known():
+    there = Hosts("l", "a", "b")
+    assert not there.sites.leave(place("a"))
+    assert not there.sites.leave(place("b"))
+    there.now_s = LEAVING_S + 1
+    assert there.sites.leave(place("a"))
+
+
+def test_a_slice_that_does_not_say_how_many_hosts_it_has_is_used_once_it_has_as_many():
+    there = Hosts("l", "a+b/?", mesh=Mesh(sampler_tensor=2))
+    there.now("l", "a+b/?", "c/?", "d+e/?")
     assert there.vacant("a+b") == ["d+e"]
     # It may not be all there, as the other was not.
     assert there.sites.take_unfit() == []
     there.now_s = JOINING_S - 1
-    there.now("l", "a+b", "c", "d+e", "f")
+    there.now("l", "a+b/?", "c/?", "d+e/?", "f/?")
     assert there.vacant("a+b", "d+e") == []
     there.now_s = JOINING_S
-    there.now("l", "a+b", "c", "d+e", "f+g")
+    there.now("l", "a+b/?", "c/?", "d+e/?", "f+g/?")
     assert there.vacant("a+b", "d+e") == ["f+g"]
-    (reason,) = there.sites.take_unfit()
-    assert "a slice of 1 hosts" in reason
-    assert "had 2" in reason
+    assert there.sites.take_unfit() == [
+        "a slice of 1 hosts takes no sampler: it does not say how many hosts it has, "
+        "and the first ones had 2"
+    ]
     assert there.vacant("a+b", "d+e", "f+g") == []
     assert there.sites.take_unfit() == []
 
 
-def test_a_learner_whose_slice_is_not_whole_ends_the_run_for_now():
+def test_a_slice_that_does_not_fit_is_told_with_the_rule_and_not_used():
+    there = Hosts("l", "a", "b+c+d", mesh=Mesh(sampler_tensor=2))
+    assert there.num == 1
+    there.now("l", "a", "b+c+d", "e+f")
+    assert there.vacant("a") == ["e+f"]
+    there.now_s = JOINING_S
+    (reason,) = there.sites.take_unfit()
+    assert reason.startswith("a slice of 3 hosts takes no sampler: Mesh must have a")
+
+
+def test_a_learner_s_slice_is_waited_for_until_each_host_is_there_once():
     there = Hosts("l+m", "a", mesh=Mesh(fsdp=2))
     assert there.sites.learner() == place("l+m")
-    there.now("l+n", "a")
+    # One has come back and is not seen yet to have been gone.
+    there.now("l+m+n/2", "a")
+    there.later = [["l/2", "a"], ["l+n", "a"]]
     assert there.sites.learner() == place("l+n")
-    there.now("l", "a")
-    with pytest.raises(ClusterLostError, match="has 1 of its 2 hosts; once all"):
+    there.now("l/2", "a")
+    with pytest.raises(ClusterLostError, match="must have 2 hosts, got 1; once all"):
         there.sites.learner()
+    assert there.now_s < JOINING_S + 2
+
+
+def test_a_run_does_not_begin_on_half_of_the_learner_s_slice():
+    there = Hosts("l/2", "a", mesh=Mesh(fsdp=2), later=[["l+m", "a"]])
+    assert there.sites.learner() == place("l+m")
+    with pytest.raises(ClusterLostError, match="must have 2 hosts, got 1"):
+        Hosts("l/2", "a", mesh=Mesh(fsdp=2))
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,13 @@
 
 import pytest
 
-from jigsaw_jax.runtime.cluster.slices import SliceError, check_slice, slices
+from jigsaw_jax.runtime.cluster.slices import Slice, SliceError, check_slice
+from jigsaw_jax.runtime.cluster.slices import slices as slices_of
 from jigsaw_jax.settings import Cluster, Mesh
+
+
+def slices(nodes, own):
+    return [one.nodes for one in slices_of(nodes, own)]
 
 
 def node(name, alive=True, labels=(), resources=()):
@@ -42,6 +47,22 @@ def test_a_slice_counts_once_it_is_whole():
     assert slices(nodes, "h") == [("h",), ("a", "b", "c")]
 
 
+def test_a_host_that_came_back_counts_once_ray_has_seen_that_it_had_gone():
+    two = [of_slice("a", "s", 1, 2), of_slice("b", "s", 2, 2)]
+    assert slices([node("h"), *two, of_slice("b2", "s", 2, 2)], "h") == [("h",)]
+    # This host's own is shown as it is.
+    (own,) = slices_of([*two, of_slice("b2", "s", 2, 2)], "a")
+    assert own == Slice(nodes=("a", "b", "b2"), num_hosts=2)
+    assert not own.is_whole
+
+
+def test_a_host_says_that_it_is_a_learner_s():
+    nodes = [node("a"), node("h", resources={"jigsaw_learner": 1.0})]
+    own, other = slices_of(nodes, "h")
+    assert own == Slice(nodes=("h",), num_hosts=1, is_learners=True)
+    assert other == Slice(nodes=("a",), num_hosts=1)
+
+
 def test_ray_s_own_labels_name_slices_where_we_don_t():
     def labelled(name, number):
         labels = {"ray.io/tpu-slice-name": "s", "ray.io/tpu-worker-id": str(number)}
@@ -49,6 +70,7 @@ def test_ray_s_own_labels_name_slices_where_we_don_t():
 
     found = slices([labelled("a", 1), labelled("b", 0), node("h")], "h")
     assert found == [("h",), ("b", "a")]
+    assert slices_of([labelled("a", 1)], "a") == [Slice(nodes=("a",))]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What Ray says of a process that can't be reached, in a few words."""
+"""Why a process or a thread of a worker has ended, in a few words."""
 
 import re
 
@@ -9,7 +9,36 @@ from ray.exceptions import (
     RayTaskError,
 )
 
+from jigsaw_jax.runtime.crew import CrewLostError
+from jigsaw_jax.runtime.inputs import RefusedError
 from jigsaw_jax.runtime.lines.line import LineClosedError
+from jigsaw_jax.store.files import StoreError
+
+# Errors of a worker that mean the same here.
+_KNOWN = {"StoreError": StoreError, "RefusedError": RefusedError}
+
+
+class WorkerFailedError(Exception):
+    """What a thread of another process died of; its traceback is the message."""
+
+
+def error_of(thread: str, kind: str, text: str, trace: str) -> Exception:
+    """What a thread's error is for the run.
+
+    Args:
+      thread: its name, and its worker's.
+      kind: of the error, the name of its class.
+      text: its message.
+      trace: its traceback.
+
+    Returns:
+      An error to end the run with, or this life of it.
+    """
+    if kind == "PayloadLostError":
+        return CrewLostError(f"completions are lost: {text}")
+    if kind in _KNOWN:
+        return _KNOWN[kind](text)
+    return WorkerFailedError(f"in {thread}: {text}\n{trace}")
 
 
 def is_fault(error: RayError) -> bool:

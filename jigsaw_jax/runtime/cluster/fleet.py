@@ -27,7 +27,7 @@ from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster import actor
 from jigsaw_jax.runtime.cluster.batch import Batch
-from jigsaw_jax.runtime.cluster.endings import is_fault, reason_of
+from jigsaw_jax.runtime.cluster.endings import WorkerFailedError, is_fault, reason_of
 from jigsaw_jax.runtime.cluster.hand import DRAIN_S, Hand, Unsent
 from jigsaw_jax.runtime.cluster.head import Place
 from jigsaw_jax.runtime.cluster.listening import Listening
@@ -56,10 +56,6 @@ HELLO_S = 120.0
 BROKEN = frozenset(
     {"JaxRuntimeError", "XlaRuntimeError", "HostLostError", "CarrierError"}
 )
-
-
-class WorkerFailedError(Exception):
-    """What a thread of another process died of; its traceback is the message."""
 
 
 class Fleet:

@@ -55,6 +55,7 @@ class Hand:
     is_joined: whether the pipeline knows it.
     is_warm: whether it was up in a life of the control loop before this one.
     is_failed: whether a thread of its has died.
+    made_good: why the one was lost whose place it has, if that is still to be counted.
     pid: of its process; 0 until heard.
     host: its name.
     offset_s: to add to its clock.
@@ -86,6 +87,7 @@ class Hand:
     is_joined: bool = False
     is_warm: bool = False
     is_failed: bool = False
+    made_good: str = ""
     pid: int = 0
     host: str = ""
     offset_s: float = 0.0
@@ -246,10 +248,11 @@ def index_of(name: str) -> int:
     return 0 if name == LEARNER else 1 + int(name.removeprefix(SAMPLER))
 
 
-def free_name(taken: Container[str]) -> str:
-    """The first name that no sampler has."""
-    numbers = itertools.count()
-    return next(name for i in numbers if (name := f"{SAMPLER}{i}") not in taken)
+def free_name(taken: Container[str], wish: str = "") -> str:
+    """The wished one, or the first that no sampler has."""
+    names = (f"{SAMPLER}{i}" for i in itertools.count())
+    names = itertools.chain([wish], names) if wish else names
+    return next(name for name in names if name not in taken)
 
 
 def can_begin(hands: Iterable[Hand], *, epoch: int, now_s: float) -> bool:

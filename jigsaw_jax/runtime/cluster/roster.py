@@ -13,24 +13,21 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jigsaw_jax import records
-from jigsaw_jax.runtime.cluster.fleet import Fleet, WorkerFailedError
+from jigsaw_jax.runtime.cluster.endings import error_of
+from jigsaw_jax.runtime.cluster.fleet import Fleet
 from jigsaw_jax.runtime.cluster.hand import LEARNER, Hand, free_name, index_of
 from jigsaw_jax.runtime.cluster.head import Place
 from jigsaw_jax.runtime.cluster.offers import Weights
 from jigsaw_jax.runtime.cluster.publishing import Publishing
 from jigsaw_jax.runtime.cluster.sites import Sites
 from jigsaw_jax.runtime.crew import CrewLostError
-from jigsaw_jax.runtime.inputs import RefusedError
 from jigsaw_jax.runtime.seat import Seat
 from jigsaw_jax.runtime.threads import ThreadFailed
-from jigsaw_jax.store.files import StoreError
 
 # How often the log says that a worker lives.
 BEAT_S = 5.0
 # How often weights are sent again in a run.
 TRIES_MAX = 20
-# Errors of a worker that mean the same here.
-_KNOWN = {"StoreError": StoreError, "RefusedError": RefusedError}
 
 
 def _ignore(hand: Hand) -> None:
@@ -84,8 +81,8 @@ class Roster:
           step: updates of the checkpoint, or None.
           version: that the samplers are to have.
         """
+        own = self._sites.learner()
         with self.lock:
-            own = self._sites.learner()
             # Who is not told that a life begins is not heard in it.
             for hand in self._others():
                 self._begin(hand)
@@ -316,9 +313,9 @@ class Roster:
         if hand.role == "train":
             self._post(records.StopRequested(now_s=self._clock.now_s()))
             return
-        self._sites.leave(hand.place)
         self._fleet.retire(hand)
-        self.lost(hand, "preempted")
+        if not self._sites.leave(hand.place) or self._count(hand.name, "preempted"):
+            self.lost(hand, "preempted")
 
     def _replace(self, hand: Hand, reason: str) -> None:
         if hand.is_joined and self.is_open and hand.role == "sample":
@@ -327,23 +324,30 @@ class Roster:
         self._publishing.drop(hand.worker)
         self._publish_when_all_have_it()
         place = next(iter(self._vacant(wish=hand.place)), None)
-        if place is None or hand.name in self._fleet.hands:
+        if place is None:
             rest = "" if self._others() else "; the run waits for a host that joins"
             self._say(f"{hand.name} is lost, and its host: {reason}{rest}")
-        # A host that goes is no fault of the run, however many do.
-        elif place != hand.place or self._count(hand.name, reason):
-            self._say(f"{hand.name} is lost: {reason}; another takes its place")
-            self._hire(hand.name, "sample", place)
+            return
+        # A host that goes is no fault of the run, however many do: a loss counts once
+        # another has spoken there, or was lost there while the host was.
+        is_here = place == hand.place
+        if is_here and hand.made_good and not self._count(hand.name, hand.made_good):
+            return
+        self._say(f"{hand.name} is lost: {reason}; another takes its place")
+        name = free_name(self._fleet.hands, hand.name)
+        self._hire(name, "sample", place).made_good = reason if is_here else ""
 
     def failed(self, thread: str, kind: str, text: str, trace: str) -> None:
         """A thread of a worker died of an error, which would come again."""
-        if kind == "PayloadLostError":
-            if self._count(thread, text):
-                self.fail(CrewLostError(f"completions are lost: {text}"))
-        elif kind in _KNOWN:
-            self.fail(_KNOWN[kind](text))
-        else:
-            self.fail(WorkerFailedError(f"in {thread}: {text}\n{trace}"))
+        if self._failure is not None or self._is_closed:
+            # Many say so of one loss, each for itself.
+            return
+        error = error_of(thread, kind, text, trace)
+        if type(error) is CrewLostError and LEARNER not in self._fleet.hands:
+            # Told already.
+            return
+        if type(error) is not CrewLostError or self._count(thread, text):
+            self.fail(error)
 
     def fail(self, error: BaseException) -> None:
         """End this life of the control loop."""
@@ -372,6 +376,9 @@ class Roster:
 
     def beat(self, hand: Hand) -> None:
         """Note now and then that a worker lives."""
+        if hand.made_good:
+            reason, hand.made_good = hand.made_good, ""
+            self._count(hand.name, reason)
         now_s = self._clock.now_s()
         if now_s - hand.marked_s >= BEAT_S:
             hand.marked_s = now_s

@@ -10,6 +10,7 @@ from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster.batch import Batch
 from jigsaw_jax.runtime.cluster.crew import ClusterCrew
 from jigsaw_jax.runtime.cluster.ears import Ears
+from jigsaw_jax.runtime.cluster.endings import WorkerFailedError
 from jigsaw_jax.runtime.cluster.fleet import Fleet
 from jigsaw_jax.runtime.cluster.hand import (
     GATHER_S,
@@ -286,19 +287,16 @@ def lose(roster, hands, name, reason="dead"):
 def test_a_loss_is_made_good_where_it_was_and_elsewhere_if_that_host_is_gone():
     there = Place(nodes=("b",))
     roster, hands = roster_of(2)
-    fleet, sites = roster._fleet, roster._sites
-    fleet.losses = 0
+    roster._fleet.losses = 0
+    sites = roster._sites
     sites.vacant.return_value = [Place(), there]
     assert lose(roster, hands, "sampler-0") == [("sampler-0", Place())]
     assert sites.vacant.call_args == mock.call([Place()], wish=Place())
-    assert fleet.losses == 1
-    # However many hosts go, the run is not at fault.
     sites.vacant.return_value = [there]
     assert lose(roster, hands, "sampler-0") == [("sampler-0", there)]
     sites.vacant.return_value = []
     assert lose(roster, hands, "sampler-0") == []
     assert lose(roster, hands, "sampler-1") == []
-    assert fleet.losses == 1
     said = [call.args[0] for call in roster._say.call_args_list]
     assert [text.partition("; ")[2] for text in said] == [
         "another takes its place",
@@ -308,27 +306,87 @@ def test_a_loss_is_made_good_where_it_was_and_elsewhere_if_that_host_is_gone():
     ]
 
 
+def test_a_loss_counts_once_another_speaks_there_so_that_hosts_may_go_as_they_like():
+    roster, hands = roster_of(9)
+    fleet, sites = roster._fleet, roster._sites
+    fleet.losses = 0
+    names = [f"sampler-{i}" for i in range(9)]
+    # All hosts went, and the cluster still lists them.
+    sites.vacant.return_value = [Place()]
+    for name in names:
+        assert lose(roster, hands, name) == [(name, Place())]
+    assert fleet.losses == 0
+    # Two were processes alone that had died; the rest go with their hosts.
+    for name in names[:2]:
+        roster.beat(hands[name])
+        roster.beat(hands[name])
+    assert fleet.losses == 2
+    sites.vacant.return_value = []
+    for name in names[2:]:
+        assert lose(roster, hands, name) == []
+    assert fleet.losses == 2
+    assert roster._failure is None
+
+
+def test_a_process_that_dies_again_and_again_before_it_speaks_ends_the_run():
+    roster, hands = roster_of(2)
+    roster._fleet.losses = 0
+    roster._sites.vacant.return_value = [Place()]
+    num = 0
+    while roster._failure is None and num < 100:
+        lose(roster, hands, "sampler-0", "no memory")
+        num += 1
+    assert num == roster._train.cluster.losses_max + 2
+    assert "lost without an update between" in str(roster._failure)
+    assert "no memory" in str(roster._failure)
+
+
 def test_a_host_that_says_that_it_goes_is_left_out_before_its_sampler_is_replaced():
     roster, hands = roster_of(1)
+    sites = roster._sites
     roster._fleet.losses = 0
-    hand = hands["sampler-0"]
     roster._fleet.retire.side_effect = lambda hand: hands.pop(hand.name)
-    with hiring(roster, hands)[0]:
-        roster.leaving(hand)
-    names = [name for name, *_ in roster._sites.method_calls]
-    assert names == ["leave", "vacant"]
+    hand = hands["sampler-0"]
+    sites.leave.return_value = False
+    roster.leaving(hand)
+    assert [name for name, *_ in sites.method_calls] == ["leave", "vacant"]
     assert roster._fleet.losses == 0
+    # It said so before, and stayed.
+    hands["sampler-0"] = hand
+    sites.leave.return_value = True
+    roster.leaving(hand)
+    assert roster._fleet.losses == 1
+
+
+def test_a_loss_that_many_tell_of_counts_once_and_not_beside_the_learner_s():
+    roster, hands = roster_of(1)
+    roster._fleet.losses = 0
+    for _ in range(8):
+        roster.failed("training", "PayloadLostError", "gone", "")
+    assert roster._fleet.losses == 1
+    assert type(roster._failure) is CrewLostError
+    # A helper's, of a learner that has gone.
+    roster._failure = None
+    del hands["learner"]
+    roster.failed("helping", "PayloadLostError", "gone", "")
+    assert roster._fleet.losses == 1
+    assert roster._failure is None
+    roster.failed("helping", "ValueError", "why", "trace")
+    assert type(roster._failure) is WorkerFailedError
 
 
 def test_a_place_that_a_new_life_has_filled_is_not_filled_again_for_who_was_lost():
     roster, hands = roster_of(1)
     old = hands["sampler-0"]
     hands["sampler-0"] = Hand("sampler-0", "sample", 2, Place(), Sent())
-    roster._sites.vacant.return_value = [Place()]
     patch, found = hiring(roster, hands)
     with patch:
         roster.lost(old, "dead")
-    assert found == []
+        assert found == []
+        # Another was hired under its name, elsewhere.
+        roster._sites.vacant.return_value = [Place()]
+        roster.lost(old, "dead")
+    assert found == [("sampler-1", Place())]
 
 
 @pytest.mark.parametrize("kind", ["PayloadLostError", "the learner"])

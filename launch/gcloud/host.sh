@@ -3,7 +3,7 @@
 #
 #   host.sh install REVISION                   unpack the package, make its environment
 #   host.sh busy                               the installed revision, if a run uses it
-#   host.sh token                              make Ray's token, once
+#   host.sh token                              make the token of a Ray that is to start
 #   host.sh ray SLICE ROLE HEAD_ADDRESS        start Ray, or join it
 #   host.sh start RUN BUCKET EVERY_S WORD...   train, unless it already does
 #   host.sh state RUN                          none, running, or ended CODE
@@ -48,8 +48,10 @@ install() {
   echo "$revision" >"$HOME_DIR/.installed"
 }
 
+# One for each life of the head's Ray: who has another must join it anew, since what it
+# knows has died.
 token() {
-  if [[ -s $HOME/.ray/auth_token ]]; then return; fi
+  if [[ -s $HOME/.ray/auth_token ]] && pgrep -x raylet >/dev/null && pgrep -x gcs_server >/dev/null; then return; fi
   (umask 077 && "$BIN/python" -c 'import secrets; print(secrets.token_hex(32))' >"$HOME/.ray/auth_token")
 }
 
@@ -85,8 +87,9 @@ start_ray() {
     return 1
   fi
   hosts=$(tr ',' '\n' <<<"$hosts" | grep -c .)
-  # By these resources the run tells roles and slices apart, and knows when a slice is
-  # whole; an amount of 0 would be none. A worker may come before the head is up.
+  # By these resources the run knows that no sampler may be beside the learner, tells
+  # slices apart, and knows when one is whole; an amount of 0 would be none. A worker may
+  # come before the head is up.
   for try in 1 2 3 4 5 6 7 8 9 10; do
     if "$BIN/ray" start "${where[@]}" --node-ip-address="$own" --disable-usage-stats \
       --resources="{\"jigsaw_$role\": 1, \"jigsaw_slice:$slice\": $hosts, \"jigsaw_host\": $((number + 1))}"; then

@@ -10,7 +10,8 @@
 # --run NAME              of the run's folder (default: the last gin file's name)
 # --bucket B[/FOLDER]     copy the run there, and go on from there on a new host
 # --sync_s N              seconds between copies (default: 60)
-# --restarts N            times to start again a run that failed (default: 3)
+# --restarts N            times to start again a run that failed (default: 3), with as
+#                         many anew once it has gone on for a while
 # --then_down             end all slices when the run has ended well
 # --iap                   connect through IAP
 # --dry_run               print each gcloud call, in order, and call none
@@ -21,6 +22,9 @@
 
 # shellcheck source=launch/gcloud/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+# Looks at a run that goes on until its hosts are looked after.
+CALM=20
 
 check_run() {
   local file
@@ -70,6 +74,14 @@ run_state() {
   ask "$1" compute tpus tpu-vm ssh "$HEAD" --worker=0 --command="$(quoted bash host.sh state "$RUN")" "${REACH[@]}" "${WHERE[@]}" || echo unreachable
 }
 
+# standing: what is ACTIVE, and not on its way back.
+standing() {
+  local slice
+  for slice in "${WANTED[@]}"; do
+    if [[ ${STATE[$slice]:-} == ACTIVE && -z ${LOST[$slice]:-} ]]; then echo "$slice"; fi
+  done
+}
+
 # Whatever was given back while we watched: install, join, and start anew if need be.
 recover() {
   local slice
@@ -90,7 +102,7 @@ recover() {
 }
 
 watch() {
-  local state slice code told=0 restarts=${OPTION[restarts]:-3}
+  local state slice code told=0 calm=0 restarts=${OPTION[restarts]:-3}
   local -a active
   declare -gA LOST=()
   note "again and again until the run has ended:"
@@ -105,7 +117,15 @@ watch() {
     if [[ -z ${LOST[$HEAD]:-} ]]; then
       state=$(run_state "ended 0")
       case $state in
-        running) told=0 ;;
+        running)
+          told=0
+          if ((++calm % CALM == 0)); then
+            restarts=${OPTION[restarts]:-3}
+            # A host may have rebooted, or Ray have ended there.
+            mapfile -t active < <(standing)
+            bring_up "${active[@]}" || say "not every host could be looked after; trying again"
+          fi
+          ;;
         "ended 0") return 0 ;;
         "ended 130" | "ended 143")
           # Somebody has stopped it; or its host is being preempted, and is gone soon.
@@ -117,12 +137,10 @@ watch() {
             say "the run $state; its last lines: launch/gcloud/logs.sh $(options_again) --run $RUN"
             return 1
           fi
+          calm=0
           say "the run $state; starting it again, $restarts more times at most"
           # It may have ended with Ray, or with its host.
-          active=()
-          for slice in "${WANTED[@]}"; do
-            if [[ ${STATE[$slice]:-} == ACTIVE ]]; then active+=("$slice"); fi
-          done
+          mapfile -t active < <(standing)
           { bring_up "${active[@]}" && start_run; } || say "it could not be started; trying again"
           ;;
       esac

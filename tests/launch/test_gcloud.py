@@ -408,6 +408,21 @@ def test_a_run_that_fails_has_ray_again_before_it_is_started_again(cloud):
     assert kinds == ["ray", "ray", "start", "ray", "ray", "start"]
 
 
+def test_hosts_are_looked_after_while_a_run_goes_on_and_its_restarts_come_back(cloud):
+    cloud.up()
+    calm = ["running"] * 20
+    cloud.change(ssh={"host.sh state": ["ended 1", *calm, "ended 1", "ended 0"]})
+    cloud.forget()
+    done = cloud.run("run.sh", "--gin", "configs/demo.gin", "--restarts", "1")
+    assert done.returncode == 0, done.stderr
+    kinds = [
+        line.split("host.sh ")[1].split()[0]
+        for line in cloud.calls("host.sh ")
+        if " ray " in line or " start " in line
+    ]
+    assert kinds == [*["ray", "ray", "start"] * 2, "ray", "ray", "ray", "ray", "start"]
+
+
 def test_a_run_that_its_own_preemption_ends_is_not_taken_for_stopped(cloud):
     cloud.up()
     # The host says that it has ended, and is gone when it is asked again.

@@ -297,6 +297,22 @@ def test_ray_binds_to_the_private_address_and_starts_once(host, head, first):
     assert "--address=10.0.0.7:6379" in last
 
 
+def test_a_token_lasts_as_long_as_the_head_s_ray(host):
+    token = host.home / ".ray" / "auth_token"
+    host.program("jigsaw_jax/.venv/bin/python", "date +%N")
+    found = set()
+    for is_up in (False, True, True, False):
+        raylet = host.home / "raylet"
+        raylet.unlink(missing_ok=True)
+        if is_up:
+            raylet.touch()
+        assert host.run("token").returncode == 0
+        found.add(token.read_text())
+    # Who joined the Ray that has died must join anew, though the address is the same.
+    assert len(found) == 2
+    assert token.stat().st_mode & 0o777 == 0o600
+
+
 def test_ray_gives_up_where_no_head_answers(host):
     (host.home / ".ray" / "auth_token").write_text("t")
     host.program("jigsaw_jax/.venv/bin/ray", "exit 1")

@@ -30,10 +30,6 @@ BEAT_S = 5.0
 TRIES_MAX = 20
 
 
-def _ignore(hand: Hand) -> None:
-    del hand
-
-
 class Roster:
     """Keeps the workers of one life of the control loop; from any thread, locked.
 
@@ -68,8 +64,8 @@ class Roster:
         self._tries = 0
         self._is_sent_again = False
         self.is_open = False
-        self.on_lost: Callable[[Hand], None] = _ignore
-        self.on_joined: Callable[[Hand], None] = _ignore
+        self.on_lost: Callable[[Hand], None] = lambda _: None
+        self.on_joined: Callable[[Hand], None] = lambda _: None
 
     # Who is there.
 
@@ -306,6 +302,8 @@ class Roster:
     def progressed(self) -> None:
         """An update has stepped: what was lost before it is made good."""
         self._fleet.losses = 0
+        for hand in self.hands():
+            hand.made_good = ""
 
     def leaving(self, hand: Hand) -> None:
         """A worker's host is about to go: it is taken for lost while it can be."""
@@ -343,11 +341,11 @@ class Roster:
             # Many say so of one loss, each for itself.
             return
         error = error_of(thread, kind, text, trace)
-        if type(error) is CrewLostError and LEARNER not in self._fleet.hands:
-            # Told already.
+        if type(error) is CrewLostError and (
+            LEARNER not in self._fleet.hands or not self._count(thread, text)
+        ):
             return
-        if type(error) is not CrewLostError or self._count(thread, text):
-            self.fail(error)
+        self.fail(error)
 
     def fail(self, error: BaseException) -> None:
         """End this life of the control loop."""
@@ -376,8 +374,8 @@ class Roster:
 
     def beat(self, hand: Hand) -> None:
         """Note now and then that a worker lives."""
-        if hand.made_good:
-            reason, hand.made_good = hand.made_good, ""
+        reason, hand.made_good = hand.made_good, ""
+        if reason:
             self._count(hand.name, reason)
         now_s = self._clock.now_s()
         if now_s - hand.marked_s >= BEAT_S:

@@ -20,6 +20,8 @@ from jigsaw_jax.settings import Train
 LEAVING_S = 120.0
 # In which the hosts of a slice come, and those that have come back are seen to be gone.
 JOINING_S = 120.0
+# The same of one that doesn't say how many there are, since the last of them.
+SETTLE_S = 10.0
 LOOK_S = 0.5
 
 
@@ -61,7 +63,7 @@ class Sites:
           say: tells what is waited for.
 
         Returns:
-          Samplers that there is a place for.
+          Samplers that are wanted, those included that start on slices that join.
 
         Raises:
           ClusterError: a slice has other hosts than its mesh or setting asks for.
@@ -71,24 +73,21 @@ class Sites:
         if num_local:
             return num_local - 1
         own = self._await_own(lambda own: own.is_whole)
-        found = self._head.slices()[1:]
-        if own.is_learners and not found:
-            say("this host is the learner's; waiting for a slice that samples")
-            while not found:
-                self._wait(LOOK_S)
-                found = self._head.slices()[1:]
         self._check("learner", own)
-        fit = [one for one in found if not self._problem(one, {len(one.nodes)})]
-        if found and not fit:
-            self._check("sampler", found[0])
+        fit = self._await_slices(own, say)
         self._learner_hosts = len(own.nodes)
-        self._sizes = {len(one.nodes) for one in fit}
+        self._sizes = {len(one.nodes) for one in fit or [own]}
         num = cluster.samplers or max(len(fit), 1)
         if not own.is_learners:
             turns = [*fit, own]
             chosen = [turns[i % len(turns)] for i in range(num)]
             self._beside_max = chosen.count(own)
             self._each_max = max(math.ceil(num / len(turns)), 1)
+        elif num > len(fit):
+            say(
+                f"there is a place for {len(fit)} of Cluster.samplers = {num}, a slice "
+                "each; others start on slices that join"
+            )
         if self._beside_max:
             self._check("sampler", own)
         return num
@@ -130,7 +129,10 @@ class Sites:
         own, *others = self._head.slices()
         rooms: list[tuple[int, Place]] = []
         for nodes in [*self._fit(others), own.nodes]:
-            num_max = self._beside_max if nodes == own.nodes else self._each_max
+            num_max = self._each_max
+            if nodes == own.nodes:
+                is_whole = len(nodes) == self._learner_hosts
+                num_max = self._beside_max if is_whole else 0
             num = sum(not set(nodes).isdisjoint(place.nodes) for place in taken)
             if not self._is_leaving(nodes):
                 rooms += [(turn, Place(nodes=nodes)) for turn in range(num, num_max)]
@@ -145,11 +147,12 @@ class Sites:
           place: a slice of which a host said so.
 
         Returns:
-          Whether one said so before, and did not go.
+          Whether one said so before, and did not go in that while.
         """
         nodes = [node for node in place.nodes if node is not None]
-        was_said = any(node in self._left_s for node in nodes)
         now_s = self._clock.now_s()
+        said_s = [self._left_s[node] for node in nodes if node in self._left_s]
+        was_said = bool(said_s) and min(said_s) <= now_s - LEAVING_S
         self._left_s = {**self._left_s, **dict.fromkeys(nodes, now_s)}
         return was_said
 
@@ -176,6 +179,28 @@ class Sites:
                 )
             self._wait(LOOK_S)
         return own
+
+    def _await_slices(self, own: Slice, say: Callable[[str], None]) -> list[Slice]:
+        """Those that can have a sampler, once one can; none where none need be."""
+        start_s = seen_s = self._clock.now_s()
+        before, is_said = None, False
+        while True:
+            found, now_s = self._head.slices()[1:], self._clock.now_s()
+            if found != before:
+                before, seen_s = found, now_s
+            is_known = all(one.num_hosts for one in found)
+            fit = [one for one in found if not self._problem(one, {len(one.nodes)})]
+            if fit and (is_known or now_s - seen_s >= SETTLE_S):
+                return fit
+            if not own.is_learners and not found:
+                return []
+            may_come = own.is_learners or not is_known
+            if found and not (may_come and now_s - start_s < JOINING_S):
+                self._check("sampler", found[0])
+            if not is_said:
+                is_said = True
+                say("waiting for a slice that samples")
+            self._wait(LOOK_S)
 
     def _check(self, side: str, one: Slice) -> None:
         try:

@@ -30,17 +30,14 @@ class Slice:
 
     nodes: Ray's id of each, in the order in which TPUs count them.
     num_hosts: that it says it has; 0 where it doesn't.
+    is_whole: whether each of these is there, once; one that came back may be twice.
     is_learners: whether it says that it is for a learner.
     """
 
     nodes: tuple[str, ...]
     num_hosts: int = 0
+    is_whole: bool = True
     is_learners: bool = False
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether each host is there, once: one that came back may still be twice."""
-        return self.num_hosts in (0, len(self.nodes))
 
 
 def slices(nodes: Sequence[Mapping[str, Any]], own: str) -> list[Slice]:
@@ -57,16 +54,22 @@ def slices(nodes: Sequence[Mapping[str, Any]], own: str) -> list[Slice]:
     for node in nodes:
         if node["Alive"]:
             found.setdefault(_slice_of(node)[0], []).append(node)
-    there = [
-        Slice(
-            nodes=tuple(node["NodeID"] for node in sorted(members, key=_number)),
-            num_hosts=max(_slice_of(node)[1] for node in members),
-            is_learners=any(LEARNER in node.get("Resources", {}) for node in members),
-        )
-        for members in found.values()
-    ]
+    there = [_join(members) for members in found.values()]
     there = [one for one in there if one.is_whole or own in one.nodes]
     return sorted(there, key=lambda one: (own not in one.nodes, one.nodes))
+
+
+def _join(members: Sequence[Mapping[str, Any]]) -> Slice:
+    members = sorted(members, key=_number)
+    numbers = {_number(node)[0] for node in members}
+    num_hosts = max(_slice_of(node)[1] for node in members)
+    return Slice(
+        nodes=tuple(node["NodeID"] for node in members),
+        num_hosts=num_hosts,
+        is_whole=num_hosts in (0, 1, len(numbers))
+        and len(members) == (num_hosts or len(members)),
+        is_learners=any(LEARNER in node.get("Resources", {}) for node in members),
+    )
 
 
 def check_slice(side: str, num_hosts: int, cluster: Cluster, mesh: Mesh) -> None:

@@ -328,6 +328,18 @@ def test_a_loss_counts_once_another_speaks_there_so_that_hosts_may_go_as_they_li
     assert roster._failure is None
 
 
+def test_what_was_lost_before_an_update_does_not_count_behind_it():
+    roster, hands = roster_of(3)
+    roster._fleet.losses = 2
+    roster._sites.vacant.return_value = [Place()]
+    for i in range(3):
+        lose(roster, hands, f"sampler-{i}")
+    roster.progressed()
+    for hand in hands.values():
+        roster.beat(hand)
+    assert roster._fleet.losses == 0
+
+
 def test_a_process_that_dies_again_and_again_before_it_speaks_ends_the_run():
     roster, hands = roster_of(2)
     roster._fleet.losses = 0

@@ -7,7 +7,7 @@ import pytest
 
 from jigsaw_jax.runtime.clock import Clock
 from jigsaw_jax.runtime.cluster.head import ClusterError, Head, Place
-from jigsaw_jax.runtime.cluster.sites import JOINING_S, LEAVING_S, Sites
+from jigsaw_jax.runtime.cluster.sites import JOINING_S, LEAVING_S, SETTLE_S, Sites
 from jigsaw_jax.runtime.cluster.slices import Slice
 from jigsaw_jax.runtime.crew import ClusterLostError
 from jigsaw_jax.settings import Cluster, Mesh
@@ -47,7 +47,8 @@ class Hosts:
         names, _, num = text.partition("/")
         nodes = tuple(names.split("+"))
         num_hosts = 0 if num == "?" else int(num or len(nodes))
-        return Slice(nodes=nodes, num_hosts=num_hosts)
+        is_whole = num_hosts in (0, len(nodes))
+        return Slice(nodes=nodes, num_hosts=num_hosts, is_whole=is_whole)
 
     def wait(self, seconds):
         self.now_s += seconds
@@ -134,9 +135,11 @@ def test_fewer_samplers_than_slices_leave_some_in_reserve():
 def test_a_learner_s_host_waits_for_samplers_and_never_has_one():
     later = [["l"], ["l", "a"]]
     there = Hosts("l", is_learners=True, samplers=2, later=later)
-    assert there.said == [
-        "this host is the learner's; waiting for a slice that samples"
-    ]
+    places = (
+        "there is a place for 1 of Cluster.samplers = 2, a slice each; others start"
+    )
+    assert there.said[0] == "waiting for a slice that samples"
+    assert there.said[1].startswith(places)
     assert there.num == 2
     # The second comes when it comes, as does any in place of one that went.
     assert there.vacant() == ["a"]
@@ -168,22 +171,25 @@ def test_a_host_that_is_about_to_go_is_left_alone_for_a_while():
 
 def test_who_says_again_and_again_that_it_is_about_to_go_is_known():
     there = Hosts("l", "a", "b")
+    # Two samplers that were on one host.
     assert not there.sites.leave(place("a"))
+    assert not there.sites.leave(place("a"))
+    there.now_s = LEAVING_S
     assert not there.sites.leave(place("b"))
-    there.now_s = LEAVING_S + 1
     assert there.sites.leave(place("a"))
 
 
 def test_a_slice_that_does_not_say_how_many_hosts_it_has_is_used_once_it_has_as_many():
     there = Hosts("l", "a+b/?", mesh=Mesh(sampler_tensor=2))
+    start_s = there.now_s
     there.now("l", "a+b/?", "c/?", "d+e/?")
     assert there.vacant("a+b") == ["d+e"]
     # It may not be all there, as the other was not.
     assert there.sites.take_unfit() == []
-    there.now_s = JOINING_S - 1
+    there.now_s = start_s + JOINING_S - 1
     there.now("l", "a+b/?", "c/?", "d+e/?", "f/?")
     assert there.vacant("a+b", "d+e") == []
-    there.now_s = JOINING_S
+    there.now_s = start_s + JOINING_S
     there.now("l", "a+b/?", "c/?", "d+e/?", "f+g/?")
     assert there.vacant("a+b", "d+e") == ["f+g"]
     assert there.sites.take_unfit() == [
@@ -192,6 +198,36 @@ def test_a_slice_that_does_not_say_how_many_hosts_it_has_is_used_once_it_has_as_
     ]
     assert there.vacant("a+b", "d+e", "f+g") == []
     assert there.sites.take_unfit() == []
+
+
+def test_a_run_that_began_alone_knows_slices_by_its_own_size():
+    there = Hosts("l/?")
+    there.now("l/?", "a/?", "b+c/?")
+    assert there.vacant("l") == ["a"]
+
+
+def test_a_run_waits_until_no_more_hosts_come_where_slices_don_t_say_how_many():
+    coming = [["l", "a/?"]] * 8 + [["l", "a+b/?"]]
+    there = Hosts("l", "a/?", mesh=Mesh(sampler_tensor=2), later=coming)
+    assert there.vacant() == ["a+b"]
+    assert there.now_s >= SETTLE_S
+
+
+def test_a_learner_waits_for_a_slice_that_fits_and_says_why_none_does():
+    three = {"mesh": Mesh(sampler_tensor=2), "is_learners": True}
+    there = Hosts("l", "a+b+c", later=[["l", "a+b+c"], ["l", "a+b+c", "d"]], **three)
+    assert there.vacant() == ["d"]
+    with pytest.raises(ClusterError, match="multiple of 3 sampler devices"):
+        Hosts("l", "a+b+c", **three)
+
+
+def test_half_of_the_learner_s_slice_has_no_sampler():
+    there = Hosts("l+m", mesh=Mesh(fsdp=2, sampler_tensor=2))
+    assert there.vacant() == ["l+m"]
+    there.now("l/2")
+    assert there.vacant() == []
+    there.now("l+m+n/2")
+    assert there.vacant() == []
 
 
 def test_a_slice_that_does_not_fit_is_told_with_the_rule_and_not_used():

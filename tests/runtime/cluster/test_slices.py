@@ -52,8 +52,10 @@ def test_a_host_that_came_back_counts_once_ray_has_seen_that_it_had_gone():
     assert slices([node("h"), *two, of_slice("b2", "s", 2, 2)], "h") == [("h",)]
     # This host's own is shown as it is.
     (own,) = slices_of([*two, of_slice("b2", "s", 2, 2)], "a")
-    assert own == Slice(nodes=("a", "b", "b2"), num_hosts=2)
-    assert not own.is_whole
+    assert own == Slice(nodes=("a", "b", "b2"), num_hosts=2, is_whole=False)
+    # As many as there are to be, but not these.
+    three = [of_slice("a", "s", 1, 3), of_slice("b", "s", 3, 3)]
+    assert slices([node("h"), *three, of_slice("b2", "s", 3, 3)], "h") == [("h",)]
 
 
 def test_a_host_says_that_it_is_a_learner_s():

@@ -7,6 +7,7 @@
 #   host.sh ray SLICE ROLE HEAD_ADDRESS        start Ray, or join it
 #   host.sh start RUN BUCKET EVERY_S WORD...   train, unless it already does
 #   host.sh state RUN                          none, running, or ended CODE
+#   host.sh progress RUN                       updates that it has made
 #   host.sh states                             of every run, a line each
 #   host.sh stop                               let every run save, end and copy itself
 #   host.sh log RUN LINES [follow]             RUN '' is the one that printed last
@@ -207,6 +208,8 @@ state() {
   fi
 }
 
+progress() { wc -l <"$HOME_DIR/runs/$1/metrics.jsonl" 2>/dev/null || echo 0; }
+
 states() {
   local log name
   for log in "$HOME_DIR"/runs/*.log; do
@@ -258,6 +261,7 @@ log() {
     start) start "${@:2}" ;;
     supervise) supervise "${@:2}" ;;
     state) state "$2" ;;
+    progress) progress "$2" ;;
     states) states ;;
     stop) stop ;;
     log) log "${@:2}" ;;

@@ -11,7 +11,7 @@
 # --bucket B[/FOLDER]     copy the run there, and go on from there on a new host
 # --sync_s N              seconds between copies (default: 60)
 # --restarts N            times to start again a run that failed (default: 3), with as
-#                         many anew once it has gone on for a while
+#                         many anew once it has come further than ever
 # --then_down             end all slices when the run has ended well
 # --iap                   connect through IAP
 # --dry_run               print each gcloud call, in order, and call none
@@ -82,6 +82,26 @@ standing() {
   done
 }
 
+# Updates that the run has made; 0 where it can't be asked.
+run_progress() {
+  local made
+  made=$(ask 0 compute tpus tpu-vm ssh "$HEAD" --worker=0 --command="$(quoted bash host.sh progress "$RUN")" "${REACH[@]}" "${WHERE[@]}") || made=0
+  if [[ $made =~ ^[0-9]+$ ]]; then echo "$made"; else echo 0; fi
+}
+
+# Start Ray wherever it has ended. The head's must be; one other that can't be reached
+# holds up nobody.
+look_after() {
+  local slice
+  local -a others=()
+  mapfile -t others < <(standing | grep -vx "$HEAD")
+  bring_up "$HEAD" || return 1
+  in_parallel bring_in "${others[@]}" || say "not every slice could be looked after; trying again later"
+}
+
+# shellcheck disable=SC2329 # in_parallel calls it.
+bring_in() { install_on "$1" && join_ray "$1"; }
+
 # Whatever was given back while we watched: install, join, and start anew if need be.
 recover() {
   local slice
@@ -102,8 +122,7 @@ recover() {
 }
 
 watch() {
-  local state slice code told=0 calm=0 restarts=${OPTION[restarts]:-3}
-  local -a active
+  local state slice code made told=0 calm=0 best=0 restarts=${OPTION[restarts]:-3}
   declare -gA LOST=()
   note "again and again until the run has ended:"
   while true; do
@@ -120,10 +139,10 @@ watch() {
         running)
           told=0
           if ((++calm % CALM == 0)); then
-            restarts=${OPTION[restarts]:-3}
+            made=$(run_progress)
+            if ((made > best)); then best=$made restarts=${OPTION[restarts]:-3}; fi
             # A host may have rebooted, or Ray have ended there.
-            mapfile -t active < <(standing)
-            bring_up "${active[@]}" || say "not every host could be looked after; trying again"
+            look_after || say "the head could not be looked after; trying again later"
           fi
           ;;
         "ended 0") return 0 ;;
@@ -140,8 +159,7 @@ watch() {
           calm=0
           say "the run $state; starting it again, $restarts more times at most"
           # It may have ended with Ray, or with its host.
-          mapfile -t active < <(standing)
-          { bring_up "${active[@]}" && start_run; } || say "it could not be started; trying again"
+          { look_after && start_run; } || say "it could not be started; trying again"
           ;;
       esac
     fi

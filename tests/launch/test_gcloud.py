@@ -400,27 +400,45 @@ def test_a_run_that_fails_has_ray_again_before_it_is_started_again(cloud):
     cloud.forget()
     done = cloud.run("run.sh", "--gin", "configs/demo.gin")
     assert done.returncode == 0, done.stderr
-    kinds = [
-        line.split("host.sh ")[1].split()[0]
-        for line in cloud.calls("host.sh ")
-        if " ray " in line or " start " in line
-    ]
-    assert kinds == ["ray", "ray", "start", "ray", "ray", "start"]
+    assert _kinds(cloud) == ["ray", "ray", "start"] * 2
 
 
 def test_hosts_are_looked_after_while_a_run_goes_on_and_its_restarts_come_back(cloud):
     cloud.up()
     calm = ["running"] * 20
-    cloud.change(ssh={"host.sh state": ["ended 1", *calm, "ended 1", "ended 0"]})
+    states = ["ended 1", *calm, "ended 1", *calm, "ended 1", "ended 0"]
+    cloud.change(ssh={"host.sh state": states, "host.sh progress": ["7", "8"]})
     cloud.forget()
     done = cloud.run("run.sh", "--gin", "configs/demo.gin", "--restarts", "1")
     assert done.returncode == 0, done.stderr
-    kinds = [
+    # One that ends again and again at the same update does not go on for ever.
+    again = {"host.sh state": states, "host.sh progress": ["7", "7"]}
+    kinds = _kinds(cloud)
+    calm = ["ray", "ray"]
+    assert kinds == [*calm, "start"] * 2 + [*calm, *calm, "start"] * 2
+    cloud.change(ssh=again)
+    done = cloud.run("run.sh", "--gin", "configs/demo.gin", "--restarts", "1")
+    assert done.returncode == 1
+
+
+def test_one_slice_that_can_t_be_reached_holds_up_no_other(cloud):
+    cloud.up()
+    joins = f"host.sh ray {SAMPLER}"
+    cloud.change(ssh={"host.sh state": ["ended 1", "ended 0"], joins: ["", "FAIL"]})
+    cloud.forget()
+    done = cloud.run("run.sh", "--gin", "configs/demo.gin")
+    assert done.returncode == 0, done.stderr
+    assert "not every slice could be looked after" in done.stderr
+    assert len(cloud.calls("host.sh start")) == 2
+
+
+def _kinds(cloud):
+    """Slices told to join, and runs told to start, in that order."""
+    return [
         line.split("host.sh ")[1].split()[0]
         for line in cloud.calls("host.sh ")
         if " ray " in line or " start " in line
     ]
-    assert kinds == [*["ray", "ray", "start"] * 2, "ray", "ray", "ray", "ray", "start"]
 
 
 def test_a_run_that_its_own_preemption_ends_is_not_taken_for_stopped(cloud):

@@ -80,7 +80,7 @@ class Host:
         self.program("jigsaw_jax/.venv/bin/python", python)
         self.program("jigsaw_jax/.venv/bin/ray", f'echo "$@" >> {home}/ray.log')
         self.program("bin/hostname", "echo 10.0.0.5 172.17.0.1")
-        self.program("bin/pgrep", f"test -e {home}/raylet")
+        self.program("bin/pgrep", f"test -e {home}/$2")
         # The second of three hosts.
         self.program(
             "bin/curl",
@@ -301,15 +301,15 @@ def test_a_token_lasts_as_long_as_the_head_s_ray(host):
     token = host.home / ".ray" / "auth_token"
     host.program("jigsaw_jax/.venv/bin/python", "date +%N")
     found = set()
-    for is_up in (False, True, True, False):
-        raylet = host.home / "raylet"
-        raylet.unlink(missing_ok=True)
-        if is_up:
-            raylet.touch()
+    for there in ("", "raylet gcs_server", "gcs_server raylet", "raylet", "gcs_server"):
+        for name in ("raylet", "gcs_server"):
+            (host.home / name).unlink(missing_ok=True)
+        for name in there.split():
+            (host.home / name).touch()
         assert host.run("token").returncode == 0
         found.add(token.read_text())
     # Who joined the Ray that has died must join anew, though the address is the same.
-    assert len(found) == 2
+    assert len(found) == 3
     assert token.stat().st_mode & 0o777 == 0o600
 
 

@@ -208,7 +208,7 @@ state() {
   fi
 }
 
-progress() { wc -l <"$HOME_DIR/runs/$1/metrics.jsonl" 2>/dev/null || echo 0; }
+progress() { wc -l 2>/dev/null <"$HOME_DIR/runs/$1/metrics.jsonl" || echo 0; }
 
 states() {
   local log name

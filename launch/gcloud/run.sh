@@ -92,7 +92,6 @@ run_progress() {
 # Start Ray wherever it has ended. The head's must be; one other that can't be reached
 # holds up nobody.
 look_after() {
-  local slice
   local -a others=()
   mapfile -t others < <(standing | grep -vx "$HEAD")
   bring_up "$HEAD" || return 1

@@ -297,6 +297,15 @@ def test_ray_binds_to_the_private_address_and_starts_once(host, head, first):
     assert "--address=10.0.0.7:6379" in last
 
 
+def test_a_run_s_progress_is_the_updates_it_has_made(host):
+    done = host.run("progress", "demo")
+    assert (done.stdout.strip(), done.stderr) == ("0", "")
+    run = host.package / "runs" / "demo"
+    run.mkdir(parents=True)
+    (run / "metrics.jsonl").write_text("{}\n{}\n")
+    assert host.run("progress", "demo").stdout.strip() == "2"
+
+
 def test_a_token_lasts_as_long_as_the_head_s_ray(host):
     token = host.home / ".ray" / "auth_token"
     host.program("jigsaw_jax/.venv/bin/python", "date +%N")

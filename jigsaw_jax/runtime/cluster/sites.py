@@ -79,10 +79,9 @@ class Sites:
         self._sizes = {len(one.nodes) for one in fit or [own]}
         num = cluster.samplers or max(len(fit), 1)
         if not own.is_learners:
-            turns = [*fit, own]
-            chosen = [turns[i % len(turns)] for i in range(num)]
-            self._beside_max = chosen.count(own)
-            self._each_max = max(math.ceil(num / len(turns)), 1)
+            # By turns, this host's the last.
+            self._beside_max = num // (len(fit) + 1)
+            self._each_max = math.ceil(num / (len(fit) + 1))
         elif num > len(fit):
             say(
                 f"there is a place for {len(fit)} of Cluster.samplers = {num}, a slice "
@@ -103,7 +102,8 @@ class Sites:
         """
         if self._head.num_local:
             return Place(nodes=(None,) * max(self._train.cluster.learner_hosts, 1))
-        own = self._await_own(lambda own: len(own.nodes) == self._learner_hosts)
+        num_hosts = self._learner_hosts
+        own = self._await_own(lambda own: own.is_whole and len(own.nodes) == num_hosts)
         return Place(nodes=own.nodes)
 
     def vacant(
@@ -131,8 +131,8 @@ class Sites:
         for nodes in [*self._fit(others), own.nodes]:
             num_max = self._each_max
             if nodes == own.nodes:
-                is_whole = len(nodes) == self._learner_hosts
-                num_max = self._beside_max if is_whole else 0
+                is_there = own.is_whole and len(nodes) == self._learner_hosts
+                num_max = self._beside_max if is_there else 0
             num = sum(not set(nodes).isdisjoint(place.nodes) for place in taken)
             if not self._is_leaving(nodes):
                 rooms += [(turn, Place(nodes=nodes)) for turn in range(num, num_max)]
@@ -174,7 +174,7 @@ class Sites:
             if self._clock.now_s() >= end_s:
                 raise ClusterLostError(
                     f"the learner's slice must have {own.num_hosts or 'all'} hosts, "
-                    f"got {len(own.nodes)}; once all of them have joined, the same "
+                    f"each once, got {len(own.nodes)}; when they have joined, the same "
                     "command goes on from the last checkpoint"
                 )
             self._wait(LOOK_S)

@@ -60,14 +60,13 @@ def slices(nodes: Sequence[Mapping[str, Any]], own: str) -> list[Slice]:
 
 
 def _join(members: Sequence[Mapping[str, Any]]) -> Slice:
-    members = sorted(members, key=_number)
-    numbers = {_number(node)[0] for node in members}
+    members = sorted(members, key=lambda node: (_number(node) or 0, node["NodeID"]))
+    numbers = [number for node in members if (number := _number(node)) is not None]
     num_hosts = max(_slice_of(node)[1] for node in members)
     return Slice(
         nodes=tuple(node["NodeID"] for node in members),
         num_hosts=num_hosts,
-        is_whole=num_hosts in (0, 1, len(numbers))
-        and len(members) == (num_hosts or len(members)),
+        is_whole=num_hosts in (0, len(members)) and len(set(numbers)) == len(numbers),
         is_learners=any(LEARNER in node.get("Resources", {}) for node in members),
     )
 
@@ -120,9 +119,9 @@ def _slice_of(node: Mapping[str, Any]) -> tuple[str, int]:
     return (name, 0) if name else (node["NodeID"], 1)
 
 
-def _number(node: Mapping[str, Any]) -> tuple[int, str]:
+def _number(node: Mapping[str, Any]) -> int | None:
     """As the TPUs count the hosts of a slice, which is how JAX does."""
     number = node.get("Resources", {}).get(NUMBER)
     if number is None:
-        number = node.get("Labels", {}).get(LABEL_NUMBER, 0)
-    return int(number), node["NodeID"]
+        number = node.get("Labels", {}).get(LABEL_NUMBER)
+    return None if number is None else int(number)

@@ -248,7 +248,7 @@ def test_a_learner_s_slice_is_waited_for_until_each_host_is_there_once():
     there.later = [["l/2", "a"], ["l+n", "a"]]
     assert there.sites.learner() == place("l+n")
     there.now("l/2", "a")
-    with pytest.raises(ClusterLostError, match="must have 2 hosts, got 1; once all"):
+    with pytest.raises(ClusterLostError, match="must have 2 hosts, each once, got 1"):
         there.sites.learner()
     assert there.now_s < JOINING_S + 2
 
@@ -256,7 +256,7 @@ def test_a_learner_s_slice_is_waited_for_until_each_host_is_there_once():
 def test_a_run_does_not_begin_on_half_of_the_learner_s_slice():
     there = Hosts("l/2", "a", mesh=Mesh(fsdp=2), later=[["l+m", "a"]])
     assert there.sites.learner() == place("l+m")
-    with pytest.raises(ClusterLostError, match="must have 2 hosts, got 1"):
+    with pytest.raises(ClusterLostError, match="must have 2 hosts, each once, got 1"):
         Hosts("l/2", "a", mesh=Mesh(fsdp=2))
 
 

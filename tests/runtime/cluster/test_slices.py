@@ -58,6 +58,11 @@ def test_a_host_that_came_back_counts_once_ray_has_seen_that_it_had_gone():
     assert slices([node("h"), *three, of_slice("b2", "s", 3, 3)], "h") == [("h",)]
 
 
+def test_hosts_that_do_not_number_themselves_are_a_slice_too():
+    two = [node(name, resources={"jigsaw_slice:s": 2.0}) for name in ("b", "a")]
+    assert slices([node("h"), *two], "h") == [("h",), ("a", "b")]
+
+
 def test_a_host_says_that_it_is_a_learner_s():
     nodes = [node("a"), node("h", resources={"jigsaw_learner": 1.0})]
     own, other = slices_of(nodes, "h")
@@ -73,6 +78,7 @@ def test_ray_s_own_labels_name_slices_where_we_don_t():
     found = slices([labelled("a", 1), labelled("b", 0), node("h")], "h")
     assert found == [("h",), ("b", "a")]
     assert slices_of([labelled("a", 1)], "a") == [Slice(nodes=("a",))]
+    assert slices([labelled("a", 1), labelled("a2", 1), node("h")], "h") == [("h",)]
 
 
 @pytest.mark.parametrize(

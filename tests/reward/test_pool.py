@@ -16,6 +16,7 @@ from jigsaw_jax import settings
 from jigsaw_jax.records import Prompt
 from jigsaw_jax.reward.pool import RewardPool
 from jigsaw_jax.reward.process import WorkerProcess, WorkerRefusedError
+from tests.waiting import wait_until
 
 # Twenty-eight letters in front of a mismatch take this pattern minutes.
 FORMAT = r"(a+)+b"
@@ -59,14 +60,6 @@ def open_pool():
         pids = pool.pids()
         pool.close()
         assert not [pid for pid in pids if psutil.pid_exists(pid)]
-
-
-def _wait_until(condition, timeout_s=20):
-    changed = threading.Event()
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "the condition never came true"
-        changed.wait(0.01)
 
 
 def _is_gone(pid):
@@ -120,7 +113,7 @@ def _kill_at_work(pool, busy_s, but=()):
         except (ValueError, psutil.NoSuchProcess):
             return False
 
-    _wait_until(is_busy)
+    wait_until(is_busy)
     (pid,) = pool.pids()
     os.kill(pid, signal.SIGKILL)
     return pid
@@ -258,7 +251,7 @@ def test_workers_that_do_not_start_are_said_and_no_score_waits(monkeypatch):
             errors.append(str(error))
         return bool(errors)
 
-    _wait_until(is_refused)
+    wait_until(is_refused)
     inbox.pool.close()
     assert "reward workers must start" in errors[0]
     assert [str(error) for error in told] == errors
@@ -277,7 +270,7 @@ def test_a_worker_that_refuses_says_why_and_is_not_started_again(monkeypatch):
 
     monkeypatch.setattr(WorkerProcess, "wait_ready", refuse)
     inbox = _Inbox(RewardPool(settings.Reward(processes=1)))
-    _wait_until(lambda: inbox.pool._broken)
+    wait_until(lambda: inbox.pool._broken)
     with pytest.raises(RuntimeError, match="no sandbox here"):
         inbox.submit("late", "7")
     inbox.pool.close()
@@ -323,10 +316,10 @@ def test_a_worker_ends_with_a_parent_that_was_killed(text):
     with parent:
         pid = int(parent.stdout.readline())
         if text:
-            _wait_until(lambda: psutil.Process(pid).cpu_times().user > 0.3)
+            wait_until(lambda: psutil.Process(pid).cpu_times().user > 0.3)
         parent.kill()
     # Idle, it sees its stdin end; in a hang, the alarm ends it after 3 s.
-    _wait_until(lambda: _is_gone(pid))
+    wait_until(lambda: _is_gone(pid))
 
 
 def test_a_worker_is_small_and_knows_no_jax(open_pool):

@@ -29,6 +29,8 @@ from jigsaw_jax.runtime.weights.errors import (
     CorruptError,
     MismatchError,
     StaleError,
+    WeightError,
+    free_memory_of,
 )
 from jigsaw_jax.runtime.weights.manifest import Index, Leaf, Manifest, Shard
 from jigsaw_jax.runtime.weights.offer import Offer
@@ -112,8 +114,11 @@ class Receiver:
             deadline_s = min(end_s, self._clock.now_s() + carrier_s)
             try:
                 return self._receive(offer, deadline_s)
-            except (CarrierError, BaseVersionError) as error:
-                if not isinstance(error, BaseVersionError):
+            except WeightError as error:
+                free_memory_of(error)
+                if not isinstance(error, (CarrierError, BaseVersionError)):
+                    raise
+                if isinstance(error, CarrierError):
                     failed |= {name for name, _ in offer.tickets.values()}
                 _log.warning("weights did not arrive, %s", error)
                 if again is None or self._clock.now_s() >= end_s:

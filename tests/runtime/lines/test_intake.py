@@ -7,18 +7,11 @@ import pytest
 from jigsaw_jax.runtime.lines.intake import Intake
 from jigsaw_jax.runtime.lines.line import LineClosedError
 from tests.runtime.lines.pairs import line_pair
+from tests.waiting import wait_until
 
 NUM_LINES, NUM_FRAMES = 12, 40
 # More than one chunk, so that frames come in pieces.
 BODY = bytes(range(256)) * 1000
-
-
-def until(holds):
-    for _ in range(1000):
-        if holds():
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError("it did not come about in 10 s")
 
 
 def test_what_many_lines_bring_comes_whole_and_in_order_on_one_thread():
@@ -43,7 +36,7 @@ def test_what_many_lines_bring_comes_whole_and_in_order_on_one_thread():
         one.start()
     for one in senders:
         one.join()
-    until(lambda: sum(map(len, found.values())) == NUM_LINES * NUM_FRAMES)
+    wait_until(lambda: sum(map(len, found.values())) == NUM_LINES * NUM_FRAMES)
     assert found == {f"w/{number}": sent for number in range(NUM_LINES)}
     assert len(threads) == 1
     assert not failures
@@ -60,10 +53,10 @@ def test_a_line_that_ends_is_let_go_and_the_others_are_read_on():
     intake.add("b", far_too)
     one.send(b"last")
     one.close()
-    until(lambda: len(intake._selector.get_map()) == 1)
+    wait_until(lambda: len(intake._selector.get_map()) == 1)
     assert found == [("a", b"last", b"")]
     other.send(b"more")
-    until(lambda: found[1:] == [("b", b"more", b"")])
+    wait_until(lambda: found[1:] == [("b", b"more", b"")])
     intake.close()
     # Who sends is told, and who comes later too.
     with pytest.raises(LineClosedError):
@@ -88,7 +81,7 @@ def test_what_can_not_be_taken_ends_the_intake_and_is_told():
     near, far = line_pair()
     intake.add("a", far)
     near.send(b"bad")
-    until(lambda: failures)
+    wait_until(lambda: failures)
     assert (failures[0].thread, str(failures[0].error)) == ("test", "b'bad'")
     with pytest.raises(LineClosedError):
         near.receive()

@@ -4,9 +4,12 @@ import functools
 import importlib
 import logging
 import sys
+import threading
 from typing import Any
 
 import jax
+
+_preparing = threading.Lock()
 
 
 def orbax() -> Any:
@@ -14,14 +17,16 @@ def orbax() -> Any:
     module = importlib.import_module("orbax.checkpoint")
     # It logs a stack trace of what it also raises; we report the latter.
     absl_log = logging.getLogger("absl")
-    if _is_not_orbax not in absl_log.filters:
-        absl_log.addFilter(_is_not_orbax)
-        sys.unraisablehook = functools.partial(_unraisable, sys.unraisablehook)
-        # By default each replica of an array writes a slice of it, and each slice is a
-        # program that compiles in the middle of training.
-        handlers = module.type_handlers
-        whole = handlers.ArrayHandler(use_replica_parallel=False)
-        handlers.register_type_handler(jax.Array, whole, override=True)
+    # Who imports it ahead and who first needs it come out of the import together.
+    with _preparing:
+        if _is_not_orbax not in absl_log.filters:
+            absl_log.addFilter(_is_not_orbax)
+            sys.unraisablehook = functools.partial(_unraisable, sys.unraisablehook)
+            # By default each replica of an array writes a slice of it, and each slice
+            # is a program that compiles in the middle of training.
+            handlers = module.type_handlers
+            whole = handlers.ArrayHandler(use_replica_parallel=False)
+            handlers.register_type_handler(jax.Array, whole, override=True)
     return module
 
 

@@ -1,8 +1,11 @@
 """Makes the hosts of a slice one `jax.distributed` job, before JAX has run anything."""
 
+import contextlib
 import hashlib
 import pathlib
 import socket
+import sys
+from collections.abc import Iterator
 
 import jax
 import ray
@@ -33,16 +36,27 @@ def join(peers: Peers, train: Train) -> None:
     if peers.is_alone:
         return
     own = fingerprint(train)
-    if peers.leads:
-        address = _free_address()
-        peers.tell("join", address, own)
-    else:
-        (address, theirs), _ = peers.hear("join")
-        if theirs != own:
-            raise DivergedError(
-                f"every host must have host 0's package, JAX and settings ({theirs}), "
-                f"got {own} on {socket.gethostname()}"
-            )
+    with contextlib.ExitStack() as stack:
+        if peers.leads:
+            address = stack.enter_context(_held_address())
+            peers.tell("join", address, own)
+        else:
+            address = _told_address(peers, own)
+        _initialize(peers, train, address)
+
+
+def _told_address(peers: Peers, own: str) -> str:
+    """Host 0's, if it runs the same."""
+    (address, theirs), _ = peers.hear("join")
+    if theirs != own:
+        raise DivergedError(
+            f"every host must have host 0's package, JAX and settings ({theirs}), "
+            f"got {own} on {socket.gethostname()}"
+        )
+    return address
+
+
+def _initialize(peers: Peers, train: Train, address: str) -> None:
     # It would take SIGTERM, by which the host says that it is about to go.
     jax.config.update("jax_enable_preemption_service", False)
     jax.distributed.initialize(
@@ -90,9 +104,19 @@ def fingerprint(train: Train) -> str:
     return digest.hexdigest()
 
 
-def _free_address() -> str:
-    """Of this host on the network that Ray uses: the loopback with local:N."""
+@contextlib.contextmanager
+def _held_address() -> Iterator[str]:
+    """Of this host on the network that Ray uses: the loopback with local:N.
+
+    Nobody else is given the port until the job has it, who shares it: gRPC does on
+    Linux, where a socket that does not listen is brought nothing.
+    """
     host = ray.util.get_node_ip_address()
     with socket.socket() as probe:
+        if is_held := sys.platform == "linux":
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         probe.bind((host, 0))
-        return f"{host}:{probe.getsockname()[1]}"
+        address = f"{host}:{probe.getsockname()[1]}"
+        if not is_held:
+            probe.close()
+        yield address

@@ -214,7 +214,7 @@ def test_a_run_that_has_ended_ends_again_at_once(tmp_path):
     train = make_train(updates=1)
     run(train, tmp_path)
     # Without this alarm a run that waits for an event would wait for ever.
-    signal.alarm(60)
+    signal.alarm(600)
     try:
         again = run(train, tmp_path)
     finally:
@@ -313,7 +313,7 @@ def test_a_save_that_fails_in_the_background_ends_the_run_before_the_next(
 
     monkeypatch.setattr(files, "write_text", refuse)
     # Only the first save fails, and the next would come in days.
-    signal.alarm(120)
+    signal.alarm(600)
     try:
         with pytest.raises(StoreError, match=r"checkpoint 0 .*No space left"):
             run(train, tmp_path)

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import itertools
 import socket
 import threading
 from typing import Any
@@ -672,11 +673,11 @@ def test_an_error_of_a_worker_s_own_code_is_no_loss():
 
 
 def test_a_worker_ends_when_nobody_has_asked_it_for_so_long():
-    outbox, ended = Outbox(Clock(), epoch=1), threading.Event()
-    args = outbox, 0.5, ended.set, 0.1
-    threading.Thread(target=wait_until_forsaken, args=args, daemon=True).start()
-    for _ in range(8):
-        outbox.num_asked += 1
-        threading.Event().wait(0.1)
-    assert not ended.is_set()
-    assert ended.wait(10.0)
+    outbox, tick_s = mock.create_autospec(Outbox, instance=True), 2.0**-10
+    # Asked before each of its first looks, of which a tick has two, and then no more.
+    asked = mock.PropertyMock(side_effect=(min(n, 20) for n in itertools.count()))
+    type(outbox).num_asked = asked
+    end = mock.Mock()
+    wait_until_forsaken(outbox, 5 * tick_s, end, tick_s)
+    end.assert_called_once_with()
+    assert asked.call_count == 2 * (11 + 5)

@@ -1,5 +1,6 @@
 """A worker's line and the switchboard: asked, told, heard, and ended."""
 
+import collections
 import queue
 import threading
 
@@ -7,7 +8,7 @@ import pytest
 
 from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.clock import Clock
-from jigsaw_jax.runtime.cluster import contact
+from jigsaw_jax.runtime.cluster import contact, hand
 from jigsaw_jax.runtime.cluster.contact import Contact
 from jigsaw_jax.runtime.cluster.hand import CREDIT, DRAIN_S, Hand
 from jigsaw_jax.runtime.cluster.head import Place
@@ -15,6 +16,7 @@ from jigsaw_jax.runtime.cluster.outbox import Outbox
 from jigsaw_jax.runtime.cluster.switchboard import Switchboard, make_ticket
 from jigsaw_jax.runtime.lines.door import dial
 from jigsaw_jax.runtime.lines.line import LineClosedError
+from tests.waiting import wait_until
 
 
 class Ends:
@@ -25,6 +27,7 @@ class Ends:
         self.hand = Hand("sampler-0", "sample", 1, Place())
         self.batches, self.failures = queue.SimpleQueue(), []
         self.ended = threading.Event()
+        self.unread = collections.deque()
         self.outbox = Outbox(Clock(), epoch=1)
         ticket = make_ticket()
         self.charter = {
@@ -45,13 +48,24 @@ class Ends:
 
     def heard(self):
         """The next batch of messages."""
-        while True:
-            for hand in self.board.ready(1.0):
-                assert hand.line is not None
-                for head, _ in hand.line.arrived():
-                    return wire.from_bytes(head)
+        wait_until(self.read)
+        head, _ = self.unread.popleft()
+        return wire.from_bytes(head)
+
+    def read(self):
+        for one in self.board.ready(0.0):
+            assert one.line is not None
+            self.unread.extend(one.line.arrived())
+        return bool(self.unread)
 
 
+@pytest.fixture
+def no_heartbeats(monkeypatch):
+    """A worker says nothing of its own accord."""
+    monkeypatch.setattr(hand, "DRAIN_S", 600.0)
+
+
+@pytest.mark.usefixtures("no_heartbeats")
 def test_commands_come_in_and_messages_go_out_when_asked_for():
     ends = Ends()
     ends.hand.command("before")
@@ -81,8 +95,8 @@ def test_commands_come_in_and_messages_go_out_when_asked_for():
 def test_a_worker_is_asked_again_when_half_is_used_up_or_a_second_is_over():
     ends = Ends()
     ends.contact()
-    while ends.hand.line is None:
-        threading.Event().wait(0.01)
+    # Its line is there a little before it is asked.
+    wait_until(lambda: ends.hand.credit == CREDIT)
     for left in range(CREDIT - 1, CREDIT // 2, -1):
         ends.hand.heard(0.5, 0.0)
         assert ends.hand.credit == left
@@ -117,16 +131,15 @@ def test_one_that_was_given_up_does_not_come_in_any_more():
 def test_a_frame_that_the_controller_never_sends_ends_the_run():
     ends = Ends()
     ends.contact()
-    while ends.hand.line is None:
-        threading.Event().wait(0.01)
+    wait_until(lambda: ends.hand.line is not None)
     ends.hand.line.send(wire.to_bytes(["eval"]), b"1")
-    while not ends.failures:
-        threading.Event().wait(0.01)
+    wait_until(lambda: ends.failures)
     assert isinstance(ends.failures[0].error, wire.WireError)
     ends.board.hang_up(ends.hand)
     ends.board.close()
 
 
+@pytest.mark.usefixtures("no_heartbeats")
 def test_a_message_that_can_t_be_written_is_told_at_once():
     ends = Ends()
     Contact(
@@ -137,7 +150,6 @@ def test_a_message_that_can_t_be_written_is_told_at_once():
         end=ends.ended.set,
     )
     ends.outbox.post("event", object())
-    assert ends.board.ready(2.0)
     assert ends.heard()["items"] == [["failed", "a value must be plain, got object"]]
     ends.board.hang_up(ends.hand)
     ends.board.close()
@@ -154,8 +166,7 @@ def test_a_line_that_is_full_is_emptied_when_the_worker_reads_again():
 
     told = ends.charter, ends.outbox
     Contact(*told, take=slow, fail=ends.failures.append, end=lambda: None)
-    while ends.hand.line is None:
-        threading.Event().wait(0.01)
+    wait_until(lambda: ends.hand.line is not None)
     text = "x" * (1 << 20)
     for _ in range(20):
         # Returns though nobody reads: the control loop waits for no worker.
@@ -163,8 +174,12 @@ def test_a_line_that_is_full_is_emptied_when_the_worker_reads_again():
         ends.hand.flush()
     assert ends.hand.line.has_unsent
     gate.set()
-    while len(read) < 20:
+
+    def all_read():
         ends.board.ready(0.05)
+        return len(read) == 20
+
+    wait_until(all_read)
     assert not ends.failures
     ends.board.hang_up(ends.hand)
     ends.board.close()

@@ -20,6 +20,7 @@ from jigsaw_jax.runtime.cluster.head import Head
 from jigsaw_jax.runtime.cluster.shell import ClusterRuntime
 from jigsaw_jax.runtime.progress import Progress
 from tests.runtime.test_local import make_train
+from tests.waiting import wait_until
 
 
 def train_of(heartbeat_s=20.0):
@@ -36,11 +37,12 @@ def helped_of(**cluster):
 
 
 def pid_of(path, worker):
-    lines = (path / "events.jsonl").read_text().splitlines()
+    # A line may be half written, and one that is hired has no process yet.
+    lines = (path / "events.jsonl").read_text().split("\n")[:-1]
     pids = [
         event["pid"]
         for event in map(json.loads, lines)
-        if event.get("track") == f"worker/{worker}"
+        if event.get("track") == f"worker/{worker}" and event["pid"]
     ]
     return pids[-1]
 
@@ -58,8 +60,12 @@ def kill_behind(path, victims):
     Progress.show = show_and_kill
 
 
-def stop_before(version):
-    """Have the learner stopped, once, when it has told of a version."""
+def stop_before(version, path):
+    """Have the learner stopped, once, when it has told of a version.
+
+    What the updates before it trained on is in `path` by then: the log comes for it to
+    the learner's process, and may be late.
+    """
     # It imports Ray, which reads its settings then: only once those are made.
     from jigsaw_jax.runtime.cluster.roster import Roster
 
@@ -68,6 +74,8 @@ def stop_before(version):
     def stop_and_take(self, offered):
         if offered.version in versions:
             versions.clear()
+            logged = path / f"rollouts/update-{version - 1:06d}.jsonl"
+            wait_until(logged.exists)
             os.kill(self.learner.pid, signal.SIGSTOP)
         take(self, offered)
 
@@ -88,7 +96,7 @@ def main(folder):
         assert run(folder / "helped", "local:3", helped) == 0
         kill_behind(folder / "two", {0: "sampler-0", 2: "learner"})
         assert run(folder / "two", "local:3", train_of()) == 0
-        stop_before(2)
+        stop_before(2, folder / "hung")
         assert run(folder / "hung", "local:2", train_of(heartbeat_s=10.0)) == 0
     finally:
         head.close()

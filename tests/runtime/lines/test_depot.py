@@ -8,6 +8,7 @@ from jigsaw_jax.runtime import wire
 from jigsaw_jax.runtime.lines.depot import Depot, DepotError, FarDepot, Key, read_keys
 from jigsaw_jax.runtime.lines.door import dial
 from tests.runtime.lines.pairs import HOST
+from tests.waiting import wait_until
 
 A, B, C = (Key("a/1", number) for number in (1, 2, 3))
 
@@ -96,8 +97,7 @@ def test_a_request_that_no_sampler_makes_ends_the_run(head):
     line.wait_at_most(10.0)
     with pytest.raises(Exception, match=r".*"):
         line.receive()
-    while not failures:
-        threading.Event().wait(0.01)
+    wait_until(lambda: failures)
     # What numbers and sizes say must agree, too.
     assert isinstance(failures[0].error, ValueError)
     for one in (line, depot):

@@ -111,6 +111,7 @@ def test_posting_to_an_end_that_is_gone_is_told_by_what_arrives():
     for _ in range(100):
         near.post(b"x", b"y" * 10_000)
     assert not near.has_unsent
+    select.select([near], [], [], 10.0)
     with pytest.raises(LineClosedError):
         near.arrived()
     near.close()

@@ -8,6 +8,7 @@ from jigsaw_jax.runtime.lines.depot import Depot, Key
 from jigsaw_jax.runtime.lines.porter import Porter
 from jigsaw_jax.runtime.sample_bytes import read_sample
 from tests.runtime.lines.pairs import HOST
+from tests.waiting import wait_until
 
 
 def sample(index):
@@ -41,15 +42,21 @@ def test_completions_reach_the_depot_under_the_numbers_that_are_told():
 
 def test_nothing_is_told_before_a_depot_has_it_and_what_nobody_wants_is_let_go():
     porter, told, failures = started()
-    wanted = {"is": True}
+    wanted, answers = {"is": True}, []
+
+    def is_wanted():
+        answers.append(wanted["is"])
+        return answers[-1]
+
     # A depot that is gone: its port answers no more.
     with socket.create_server((HOST, 0)) as server:
         gone = server.getsockname()
     porter.to(gone)
-    porter.carry(sample(0), lambda: wanted["is"], told.put)
+    porter.carry(sample(0), is_wanted, told.put)
     porter.carry(sample(1), lambda: True, told.put)
     assert told.empty()
     wanted["is"] = False
+    wait_until(lambda: answers[-1:] == [False])
     depot = Depot(HOST, "token", failures.append)
     porter.to(depot.address)
     assert told.get(timeout=20) == 2

@@ -45,7 +45,10 @@ def strike(victims):
         show(self, record)
         name, signum = victims.pop(record["update"], (None, 0))
         if name is not None:
-            os.kill(hands[name].others[0].pid, signum)
+            pid = hands[name].others[0].pid
+            # 0 is this process, and all that were started with it.
+            assert pid
+            os.kill(pid, signum)
 
     Progress.show, Fleet.hire = show_and_strike, hire_and_note
 

@@ -36,7 +36,7 @@ class Far:
         return self.sender.publish(two.learner_tree(seed), version)
 
     def receive(self, offer):
-        return flat_bits(self.receiver.receive(offer, carrier_s=5.0))
+        return flat_bits(self.receiver.receive(offer, carrier_s=60.0))
 
     def die(self):
         os._exit(1)

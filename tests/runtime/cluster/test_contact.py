@@ -131,7 +131,8 @@ def test_one_that_was_given_up_does_not_come_in_any_more():
 def test_a_frame_that_the_controller_never_sends_ends_the_run():
     ends = Ends()
     ends.contact()
-    wait_until(lambda: ends.hand.line is not None)
+    wait_until(lambda: ends.hand.line)
+    assert ends.hand.line is not None
     ends.hand.line.send(wire.to_bytes(["eval"]), b"1")
     wait_until(lambda: ends.failures)
     assert isinstance(ends.failures[0].error, wire.WireError)
@@ -166,7 +167,8 @@ def test_a_line_that_is_full_is_emptied_when_the_worker_reads_again():
 
     told = ends.charter, ends.outbox
     Contact(*told, take=slow, fail=ends.failures.append, end=lambda: None)
-    wait_until(lambda: ends.hand.line is not None)
+    wait_until(lambda: ends.hand.line)
+    assert ends.hand.line is not None
     text = "x" * (1 << 20)
     for _ in range(20):
         # Returns though nobody reads: the control loop waits for no worker.

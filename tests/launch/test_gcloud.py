@@ -9,10 +9,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
-import time
 
 import pytest
+
+from tests.waiting import wait_until
 
 # Each test starts a script or more, and each of these gcloud some twenty times.
 pytestmark = pytest.mark.slow
@@ -494,11 +494,10 @@ def test_a_request_that_may_lapse_is_not_made_again(cloud):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_in_an_install_ends_all_and_tries_nothing_again(cloud, number):
-    slow = cloud.bin / "gcloud"
+    slow, begun = cloud.bin / "gcloud", cloud.bin / "begun"
+    install = f"*install*) echo >> {begun}; sleep 5; exit 1 ;;"
     slow.write_text(
-        slow.read_text().replace(
-            "exec", 'case "$*" in *install*) sleep 1; exit 1 ;; esac\nexec'
-        )
+        slow.read_text().replace("exec", f'case "$*" in {install} esac\nexec')
     )
     script = subprocess.Popen(
         [sys.executable, "-c", HEEDING_CTRL_C, SCRIPTS / "up.sh", *WHERE, *SLICES],
@@ -508,11 +507,7 @@ def test_ctrl_c_in_an_install_ends_all_and_tries_nothing_again(cloud, number):
         text=True,
         start_new_session=True,
     )
-    deadline_s = time.monotonic() + 60
-    while len(cloud.calls(" scp ")) < 2:
-        assert time.monotonic() < deadline_s
-        threading.Event().wait(0.02)
-    threading.Event().wait(0.3)
+    wait_until(lambda: begun.exists() and begun.read_text() == "\n\n", 60.0)
     # A terminal sends it to all that run there; `kill` to one process.
     if number == signal.SIGINT:
         os.killpg(script.pid, number)

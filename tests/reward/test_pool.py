@@ -85,15 +85,15 @@ def test_a_hang_is_killed_and_counted_while_others_go_on(open_pool):
     assert [name for name, _ in first] == list(range(50))
     assert [score.value for _, score in first] == [float(i % 2) for i in range(50)]
     ((name, score),) = inbox.take(1)
-    # A busy machine may be late to notice, not by another two seconds.
-    assert 2.0 <= time.monotonic() - started_s < 4.0
+    # A busy machine may be late to notice, not by the minutes that it would take.
+    assert 2.0 <= time.monotonic() - started_s < 30.0
     assert (name, score.value, score.failure) == ("hang", None, "timeout")
     assert (inbox.pool.timeouts, inbox.pool.crashes) == (1, 0)
 
 
 def test_one_worker_goes_on_after_a_hang_and_the_rest_of_its_queue_is_kept(open_pool):
     inbox = open_pool(
-        weights={"format": 1.0}, format_pattern=FORMAT, processes=1, timeout_s=0.3
+        weights={"format": 1.0}, format_pattern=FORMAT, processes=1, timeout_s=1.5
     )
     for name, text in enumerate([QUICK, HANG, QUICK, HANG, "x"]):
         inbox.submit(name, text)
@@ -203,7 +203,7 @@ def test_closing_in_the_middle_of_a_hang_is_quick_and_delivers_what_waits():
     pids = inbox.pool.pids()
     started_s = time.monotonic()
     inbox.pool.close()
-    assert time.monotonic() - started_s < 5.0
+    assert time.monotonic() - started_s < 30.0
     failures = {score.failure for _, score in inbox.take(2)}
     assert failures == {"error: the reward pool was closed"}
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
@@ -230,7 +230,7 @@ def test_an_error_in_a_thread_of_the_pool_is_told_at_once(open_pool, monkeypatch
     told = queue.Queue()
     monkeypatch.setattr(RewardPool, "_is_ready", lambda *_: 1 / 0)
     inbox = open_pool(processes=1, on_failed=told.put)
-    error = told.get(timeout=2.0)
+    error = told.get(timeout=20.0)
     assert isinstance(error, RuntimeError)
     assert isinstance(error.__cause__, ZeroDivisionError)
     with pytest.raises(RuntimeError, match="must not fail"):
@@ -367,7 +367,7 @@ def test_a_tower_of_powers_costs_one_score(open_pool):
         weights={"reasoning_gym": 1.0},
         processes=1,
         allow_executing_scorers=True,
-        timeout_s=1.0,
+        timeout_s=3.0,
     )
     prompt = _prompt(answer="1 0", task="spiral_matrix")
     inbox.submit("tower", "9**9**9**9", prompt)

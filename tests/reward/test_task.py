@@ -68,13 +68,13 @@ def test_the_right_answer_scores_one_and_junk_nothing(task, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     right, prompt = _prompt(task)
     assert score_task(right, prompt) == 1.0
-    started_s = time.perf_counter()
+    started_s = time.thread_time()
     for text in HOSTILE:
         answer = extract_answer(text.replace("{path}", str(tmp_path / "pwned")))
         assert score_task(answer, prompt) == 0.0, text[:60]
     assert not list(tmp_path.iterdir())
     # 38 answers of up to 200 KB take 0.1 s; one quadratic step would take minutes.
-    assert time.perf_counter() - started_s < 5
+    assert time.thread_time() - started_s < 5
 
 
 def test_a_task_that_is_not_listed_must_match_exactly():

@@ -120,6 +120,7 @@ def test_slurm_refuses_to_run_without_an_allocation():
     assert "sbatch" in done.stderr
 
 
+@pytest.mark.slow
 def test_shellcheck_finds_nothing():
     shellcheck = shutil.which("shellcheck", path=pathlib.Path(sys.executable).parent)
     if shellcheck is None:

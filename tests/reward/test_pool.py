@@ -91,6 +91,7 @@ def test_a_hang_is_killed_and_counted_while_others_go_on(open_pool):
     assert (inbox.pool.timeouts, inbox.pool.crashes) == (1, 0)
 
 
+@pytest.mark.slow
 def test_one_worker_goes_on_after_a_hang_and_the_rest_of_its_queue_is_kept(open_pool):
     inbox = open_pool(
         weights={"format": 1.0}, format_pattern=FORMAT, processes=1, timeout_s=1.5

@@ -177,6 +177,7 @@ def test_an_ended_group_takes_one_entry_of_the_snapshot():
     assert snapshot["ended"] == {"run_end": [[str(i), 0] for i in range(100)]}
 
 
+@pytest.mark.slow
 def test_a_snapshot_has_ended_groups_packed_and_reads_them_listed_too():
     ledger = Ledger(1)
     groups = [GroupId(f"a/{i}/0", i % 2) for i in range(25_000)]

@@ -87,6 +87,7 @@ def test_nothing_else_is_served(serve, path):
     assert _get(serve(), path)[0] == 404
 
 
+@pytest.mark.slow
 def test_clients_that_say_nothing_keep_nobody_from_the_page(serve):
     server = serve()
     address = ("127.0.0.1", server.server_address[1])

@@ -362,6 +362,7 @@ def test_versions_that_nobody_takes_need_the_memory_of_two(ends):
     wait_until(lambda: near._arena.num_bytes == 0)
 
 
+@pytest.mark.slow
 def test_the_memory_of_versions_goes_round_at_both_ends(ends, monkeypatch):
     monkeypatch.setattr("jigsaw_jax.runtime.weights.sender.THREADS", 1)
     near, far = ends

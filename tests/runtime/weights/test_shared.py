@@ -209,6 +209,7 @@ def test_what_is_no_ticket_of_this_machine_is_refused(ends, tmp_path):
     assert_are(get(far, good), 1)
 
 
+@pytest.mark.slow
 def test_mappings_and_files_go_with_the_blocks_of_their_sender():
     far = SharedCarrier()
     gc.collect()

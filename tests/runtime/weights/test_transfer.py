@@ -68,6 +68,7 @@ def test_an_address_where_nobody_listens_is_given_up_at_the_deadline():
         get(carrier(), ("127.0.0.1:9", (1,)), wait_s=0.3)
 
 
+@pytest.mark.slow
 def test_memory_of_an_offer_that_nobody_takes_is_held_until_it_has_expired():
     near, pause = carrier(offer_s=0.5), threading.Event()
     memory = Arena().lease(1 << 20)

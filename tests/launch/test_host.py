@@ -6,10 +6,10 @@ import pathlib
 import signal
 import subprocess
 import sys
-import threading
-import time
 
 import pytest
+
+from tests.waiting import wait_until
 
 HOST = pathlib.Path(__file__).parents[2] / "launch" / "gcloud" / "host.sh"
 # Copies as `gcloud storage rsync` does, between folders; gs:// is a folder here.
@@ -118,10 +118,7 @@ class Host:
         return self.run("state", "demo").stdout.strip()
 
     def wait(self, state):
-        deadline_s = time.monotonic() + 120
-        while self.state() != state:
-            assert time.monotonic() < deadline_s, self.state()
-            threading.Event().wait(0.05)
+        wait_until(lambda: self.state() == state, 120.0)
 
     def bucket(self):
         folder = self.home / "bucket" / "b" / "demo"
@@ -143,10 +140,7 @@ def test_a_run_is_started_once_stopped_and_copied(host):
     assert host.state() == "running"
     assert "runs already" in host.run("start", *words).stderr
     run = host.package / "runs" / "demo"
-    deadline_s = time.monotonic() + 120
-    while "checkpoints/step-1/whole" not in host.bucket():
-        assert time.monotonic() < deadline_s
-        threading.Event().wait(0.05)
+    wait_until(lambda: "checkpoints/step-1/whole" in host.bucket(), 120.0)
     assert json.loads((run / "words.json").read_text()) == [
         *("--set", "a = 'b c'", "--run_dir", str(run), "--cluster", "auto")
     ]
